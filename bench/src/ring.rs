@@ -31,7 +31,7 @@ impl Ring {
     /// Takes all buffers out of a batch.
     #[inline]
     pub(crate) fn transmit(&mut self, batch: &mut Batch) {
-        match batch.take_alone() {
+        match batch.take_single() {
             Some(packet) => self.0.push_back(packet),
             None => self.0.extend(batch.drain()),
         }

@@ -5,8 +5,8 @@
 use uxfrm_bench::cases::lookup::{Random, policy};
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{
-    Action, Database, Direction, Family, FlowKey, Lookup, Moment, Policy, PolicyKey, PolicyKind,
-    PolicyName, Prefix, Priority, Selector,
+    Action, Database, Direction, Family, FlowKey, Moment, Policy, PolicyKey, PolicyKind,
+    PolicyLookup, PolicyName, Prefix, Priority, Selector,
 };
 
 fn prefix(text: &str) -> Prefix {
@@ -57,15 +57,15 @@ fn delete(database: &mut Database, policy: &Policy) {
 fn priority(database: &Database, flow: &FlowKey) -> Option<u32> {
     let snapshot = database.snapshot();
     let found = match snapshot.spd.lookup(Direction::Out, flow) {
-        Lookup::Policy(entry) => Some(entry.place().priority().0),
-        Lookup::Default(_) => None,
+        PolicyLookup::Policy(entry) => Some(entry.precedence().priority().0),
+        PolicyLookup::Default(_) => None,
     };
     let mut together = Vec::new();
-    snapshot.spd.lookup_each(Direction::Out, &[*flow, *flow], &mut together);
+    snapshot.spd.lookup_batch(Direction::Out, &[*flow, *flow], &mut together);
     for lookup in together {
         let each = match lookup {
-            Lookup::Policy(entry) => Some(entry.place().priority().0),
-            Lookup::Default(_) => None,
+            PolicyLookup::Policy(entry) => Some(entry.precedence().priority().0),
+            PolicyLookup::Default(_) => None,
         };
         assert_eq!(each, found, "alone and in a batch");
     }
@@ -190,8 +190,8 @@ fn older_of_equal_priorities_matches() {
     add_all(&mut database, &[older.clone(), younger.clone()]);
     let flow = packet("10.0.0.1", "10.0.0.2");
     let winner = |database: &Database| match database.snapshot().spd.lookup(Direction::Out, &flow) {
-        Lookup::Policy(entry) => Some(entry.selector()),
-        Lookup::Default(_) => None,
+        PolicyLookup::Policy(entry) => Some(entry.selector()),
+        PolicyLookup::Default(_) => None,
     };
     assert_eq!(winner(&database), Some(older.selector));
     delete(&mut database, &older);

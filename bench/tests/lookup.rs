@@ -6,8 +6,8 @@ use std::sync::Arc;
 use uxfrm_bench::cases::lookup::{PolicyProfile, Random, matching_flow, unmatched_flow};
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{
-    CacheMode, CacheSettings, Database, Direction, Family, FlowKey, IfId, Lookup, Mark, Moment,
-    Policy, PolicyCache, PolicyEntry, PolicyKind, Spi,
+    CacheMode, CacheSettings, Database, Direction, Family, FlowKey, IfId, Mark, Moment, Policy,
+    PolicyCache, PolicyEntry, PolicyKind, PolicyLookup, Spi,
 };
 
 /// Packets looked up in all.
@@ -20,7 +20,7 @@ struct ExpectedPolicies(Vec<Arc<PolicyEntry>>);
 
 impl ExpectedPolicies {
     fn add(&mut self, entry: Arc<PolicyEntry>) {
-        let key = |entry: &PolicyEntry| (entry.kind() == PolicyKind::Main, entry.place());
+        let key = |entry: &PolicyEntry| (entry.kind() == PolicyKind::Main, entry.precedence());
         let at = self.0.partition_point(|other| key(other) < key(&entry));
         self.0.insert(at, entry);
     }
@@ -121,19 +121,19 @@ fn ask(
 ) {
     let snapshot = database.snapshot();
     let mut cached = Vec::new();
-    cache.begin(&snapshot.spd);
-    cache.lookup_each(&snapshot.spd, direction, flows, Spi(0), &mut cached);
+    cache.begin_batch(&snapshot.spd);
+    cache.lookup_batch(&snapshot.spd, direction, flows, Spi(0), &mut cached);
     let mut together = Vec::new();
-    snapshot.spd.lookup_each(direction, flows, &mut together);
+    snapshot.spd.lookup_batch(direction, flows, &mut together);
     for ((flow, together), cached) in flows.iter().zip(together).zip(cached) {
         let expected = model.first(direction, flow).map(|entry| entry.index());
-        let index = |lookup: Lookup<'_>| match lookup {
-            Lookup::Policy(entry) => Some(entry.index()),
-            Lookup::Default(_) => None,
+        let index = |lookup: PolicyLookup<'_>| match lookup {
+            PolicyLookup::Policy(entry) => Some(entry.index()),
+            PolicyLookup::Default(_) => None,
         };
         assert_eq!(index(snapshot.spd.lookup(direction, flow)), expected, "{flow:?}");
         assert_eq!(index(together), expected, "in a batch: {flow:?}");
-        let cached = cache.answer(cached);
+        let cached = cache.policies(cached);
         assert_eq!(cached.first().map(|entry| entry.index()), expected, "cached: {flow:?}");
     }
 }

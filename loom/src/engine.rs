@@ -19,7 +19,7 @@ pub(crate) mod sequence;
 pub(crate) struct Sa;
 
 use replay::{Numbers, ReplayWindow};
-use replay_store::{Keeper, ReplayStore};
+use replay_store::{ReplayKeeper, ReplayStore};
 
 /// A window whose numbers are kept, by someone who is woken in vain: the edge is moved by the model.
 pub(crate) fn kept_window(window: u32) -> ReplayWindow {
@@ -32,6 +32,6 @@ pub(crate) fn kept_window(window: u32) -> ReplayWindow {
         fn release(&self, _: &'static crate::sync::AtomicU64) {}
         fn wake(&self) {}
     }
-    let keeper = Keeper::new(std::sync::Arc::new(Deaf));
+    let keeper = ReplayKeeper::new(std::sync::Arc::new(Deaf));
     ReplayWindow::new(window, Numbers::Short, 0).kept(&keeper, None)
 }

@@ -4,7 +4,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use crate::Model;
-use crate::control::mailbox::{Desk, Found, Heard, Left, Mailbox, Page, ROOM, WORDS};
+use crate::control::mailbox::{MailboxServer, Found, ServerPoll, Left, Mailbox, Page, ROOM, WORDS};
 use crate::sync::AtomicU64;
 
 pub(crate) const MODELS: &[Model] = &[
@@ -39,12 +39,12 @@ enum End {
 }
 
 fn gateway(page: &Page, leaving: Leaving) -> End {
-    let (mut desk, mut room) = (Desk::default(), [0; ROOM]);
+    let (mut desk, mut room) = (MailboxServer::default(), [0; ROOM]);
     desk.open(page);
     if leaving == Leaving::WhenAnswered {
         thread::yield_now();
     }
-    if let Heard::Request(length) = desk.take(page, &mut room) {
+    if let ServerPoll::Request(length) = desk.take(page, &mut room) {
         assert_eq!(&room[..length], REQUEST);
         assert!(desk.answer(page, ANSWER));
     }
@@ -93,10 +93,10 @@ fn talk(leaving: Leaving) {
 fn asleep() {
     let page = page();
     let other = Arc::clone(&page);
-    let (mailbox, mut desk, mut room) = (Mailbox::new(&page), Desk::default(), [0; ROOM]);
+    let (mailbox, mut desk, mut room) = (Mailbox::new(&page), MailboxServer::default(), [0; ROOM]);
     desk.open(&page);
     assert!(mailbox.ask(REQUEST));
-    assert_eq!(desk.take(&page, &mut room), Heard::Request(REQUEST.len()));
+    assert_eq!(desk.take(&page, &mut room), ServerPoll::Request(REQUEST.len()));
     let gateway = thread::spawn(move || {
         assert!(desk.answer(&other, ANSWER));
         let mut room = [0; ROOM];

@@ -2,14 +2,14 @@
 
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{
-    Acquires, Database, DropReason, Event, Handed, KeyManagers, Moment, Output, Policy, Received,
-    SaConfig, Settings, Wanted, Worker,
+    AcquireView, Database, DropReason, Event, KeyManagers, Moment, OffloadedPacket, Output, Policy,
+    ReceivedPacket, SaConfig, SaRequest, Settings, Worker,
 };
 use uxfrm_packet::{Batch, PacketBuf, Pool};
 
 /// A gateway without ports: tests pass packets in and get packets out.
 #[derive(Debug)]
-pub struct Gateway {
+pub struct TestGateway {
     /// States and policies.
     pub database: Database,
     /// The data path.
@@ -21,11 +21,11 @@ pub struct Gateway {
     /// Events that key managers would have received.
     pub events: Vec<Event>,
     /// Packets handed to devices since this was last emptied.
-    pub handed: Vec<Handed>,
+    pub handed: Vec<OffloadedPacket>,
     output: Output,
 }
 
-impl Gateway {
+impl TestGateway {
     /// A gateway without states and policies.
     ///
     /// # Panics
@@ -63,10 +63,10 @@ impl Gateway {
 
     /// Pretends that key managers listen and have larval SAs for these acquires, each until its
     /// moment.
-    pub fn listen(&mut self, pending: impl IntoIterator<Item = (Wanted, Moment)>) {
+    pub fn listen(&mut self, pending: impl IntoIterator<Item = (SaRequest, Moment)>) {
         let pending = std::sync::Arc::new(pending.into_iter().collect());
         let key_managers = KeyManagers::Listening;
-        self.database.set_acquires(Acquires { key_managers, pending, ..Acquires::default() });
+        self.database.set_acquires(AcquireView { key_managers, pending, ..AcquireView::default() });
     }
 
     /// Processes packets from the host; returns packets to the wire, and packets back to the host
@@ -85,7 +85,7 @@ impl Gateway {
     }
 
     /// Processes packets from a device; returns packets to the host.
-    pub fn inbound_from_device(&mut self, mut received: Vec<Received>) -> Vec<PacketBuf> {
+    pub fn inbound_from_device(&mut self, mut received: Vec<ReceivedPacket>) -> Vec<PacketBuf> {
         let Self { worker, pool, output, now, .. } = self;
         worker.inbound_from_device(&mut received, *now, pool, output);
         self.collect().1
@@ -108,7 +108,7 @@ impl Gateway {
     ///
     /// # Panics
     /// If one did not.
-    pub fn assert_accounts(&self) {
+    pub fn assert_packets_accounted(&self) {
         let (outward, inward) = (self.worker.outward(), self.worker.inward());
         for traffic in [outward, inward] {
             let known = traffic.sent + traffic.dropped + traffic.absorbed + traffic.held;
@@ -124,7 +124,7 @@ impl Gateway {
             self.database.observe(&event);
             self.events.push(event);
         }
-        self.handed.append(&mut self.output.handed);
+        self.handed.append(&mut self.output.offloaded);
         (self.output.wire.drain().collect(), self.output.host.drain().collect())
     }
 }
@@ -137,9 +137,12 @@ impl Gateway {
 ///
 /// # Panics
 /// If the counters show neither.
-pub fn fate(mut gateway: Gateway, packets: Vec<PacketBuf>) -> Result<(), DropReason> {
+pub fn inbound_outcome(
+    mut gateway: TestGateway,
+    packets: Vec<PacketBuf>,
+) -> Result<(), DropReason> {
     let count = gateway.inbound(packets).len();
-    gateway.assert_accounts();
+    gateway.assert_packets_accounted();
     match gateway.reasons().as_slice() {
         [] if count == 1 => Ok(()),
         [(reason, 1)] if count == 0 => Err(*reason),

@@ -18,9 +18,9 @@ mod rng;
 mod setup;
 mod wire;
 
-pub use gateway::{Gateway, fate};
-pub use listener::Listener;
-pub use pair::{FIRST_SPI, Pair};
+pub use gateway::{TestGateway, inbound_outcome};
+pub use listener::PlaintextDetector;
+pub use pair::{FIRST_SPI, TestGatewayPair};
 pub use rng::Rng;
-pub use setup::{Suite, Way, Wrapping};
-pub use wire::{LossyWire, Troubles, taken_apart};
+pub use setup::{EspSuite, IpsecSetup, PairDirection};
+pub use wire::{LossyWire, WireImpairments, split_burst};

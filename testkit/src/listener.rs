@@ -4,7 +4,7 @@ use uxfrm_packet::PacketBuf;
 
 /// Counts buffers that contain a plaintext marker.
 #[derive(Debug)]
-pub struct Listener {
+pub struct PlaintextDetector {
     marker: Vec<u8>,
     /// Buffers that contained the marker.
     pub seen: u64,
@@ -12,7 +12,7 @@ pub struct Listener {
     pub passed: u64,
 }
 
-impl Listener {
+impl PlaintextDetector {
     /// A detector of this marker.
     #[must_use]
     pub fn new(marker: &[u8]) -> Self {

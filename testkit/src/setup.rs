@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use uxfrm_crypto::{KeyMaterial, Transform};
 use uxfrm_engine::sa::config::{ReplayConfig, SaExtraFlags, SaFlags};
 use uxfrm_engine::{
-    Action, Direction, Family, IfId, Level, Limits, Mark, Mode, Policy, PolicyFlags, PolicyIndex,
+    Action, Direction, Family, IfId, LifetimeLimits, Mark, Mode, Policy, PolicyFlags, PolicyIndex,
     PolicyKind, Prefix, Priority, Reqid, SaConfig, SaId, SaProtocol, SaTransform, Selector,
-    Settings, Spi, Template, UdpEncap, UdpEncapKind,
+    Settings, Spi, Template, TemplateLevel, UdpEncap, UdpEncapKind,
 };
 
 use crate::Rng;
@@ -16,11 +16,11 @@ use crate::Rng;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 #[rustfmt::skip]
-pub enum Suite {
+pub enum EspSuite {
     Gcm128, Gcm256, Ccm128, Gmac128, ChaCha20, CbcSha1, CbcSha256, CbcSha512, CtrSha1, CbcXcbc, CbcCmac, NullSha1,
 }
 
-impl Suite {
+impl EspSuite {
     /// All of them.
     #[rustfmt::skip]
     pub const ALL: [Self; 12] = [
@@ -66,14 +66,14 @@ impl Suite {
 
     /// Whether the payload is encrypted.
     #[must_use]
-    pub fn hides(self) -> bool {
+    pub fn encrypts(self) -> bool {
         !matches!(self, Self::Gmac128 | Self::NullSha1)
     }
 }
 
 /// How two gateways protect traffic between them.
 #[derive(Clone, Debug)]
-pub struct Wrapping {
+pub struct IpsecSetup {
     /// Transport mode between the gateways, or tunnel mode between the networks behind them.
     pub mode: Mode,
     /// Family of the plain packets.
@@ -81,7 +81,7 @@ pub struct Wrapping {
     /// Family of the gateways' addresses; the same as `inner` in transport mode.
     pub outer: Family,
     /// Algorithms.
-    pub suite: Suite,
+    pub suite: EspSuite,
     /// Replay window; 0 disables the check.
     pub window: u32,
     /// Flags of the SAs.
@@ -93,21 +93,21 @@ pub struct Wrapping {
     /// TFC padding.
     pub tfc_padding: u32,
     /// Lifetime limits of the SAs.
-    pub limits: Limits,
+    pub limits: LifetimeLimits,
     /// Both gateways' settings, except for addresses.
     pub settings: Settings,
 }
 
 /// The direction of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum PairDirection {
     /// From left to right.
-    Right,
+    LeftToRight,
     /// From right to left.
-    Left,
+    RightToLeft,
 }
 
-impl Wrapping {
+impl IpsecSetup {
     /// AES-GCM-128 in tunnel mode, IPv4 in IPv4.
     #[must_use]
     pub fn tunnel4() -> Self {
@@ -127,20 +127,20 @@ impl Wrapping {
             mode,
             inner,
             outer,
-            suite: Suite::Gcm128,
+            suite: EspSuite::Gcm128,
             window: 64,
             flags: SaFlags::empty(),
             extra_flags: SaExtraFlags::empty(),
             encap: None,
             tfc_padding: 0,
-            limits: Limits::default(),
+            limits: LifetimeLimits::default(),
             settings: Settings::default(),
         }
     }
 
     /// The gateways' outer addresses: source and destination.
     #[must_use]
-    pub fn gateways(&self, way: Way) -> (IpAddr, IpAddr) {
+    pub fn gateways(&self, way: PairDirection) -> (IpAddr, IpAddr) {
         let ends = match self.outer {
             Family::V4 => (address("192.0.2.1"), address("192.0.2.2")),
             Family::V6 => (address("2001:db8::1"), address("2001:db8::2")),
@@ -151,7 +151,7 @@ impl Wrapping {
     /// The hosts, source and destination: behind the gateways in tunnel mode, the gateways
     /// themselves in transport mode.
     #[must_use]
-    pub fn hosts(&self, way: Way) -> (IpAddr, IpAddr) {
+    pub fn hosts(&self, way: PairDirection) -> (IpAddr, IpAddr) {
         match (self.mode, self.inner) {
             (Mode::Tunnel, Family::V4) => reversed((address("10.1.0.1"), address("10.2.0.1")), way),
             (Mode::Tunnel, Family::V6) => {
@@ -166,7 +166,7 @@ impl Wrapping {
     /// # Panics
     /// Never: the lengths are those of the families.
     #[must_use]
-    pub fn networks(&self, way: Way) -> (Prefix, Prefix) {
+    pub fn networks(&self, way: PairDirection) -> (Prefix, Prefix) {
         let (source, destination) = self.hosts(way);
         let len = match (self.mode, self.inner) {
             (Mode::Tunnel, Family::V4) => 16,
@@ -180,7 +180,7 @@ impl Wrapping {
 
     /// The SA of one direction, the same at both ends.
     #[must_use]
-    pub fn sa(&self, way: Way, spi: u32) -> SaConfig {
+    pub fn sa(&self, way: PairDirection, spi: u32) -> SaConfig {
         let (source, destination) = self.gateways(way);
         SaConfig {
             mode: self.mode,
@@ -207,7 +207,7 @@ impl Wrapping {
 
     /// The template of one direction.
     #[must_use]
-    pub fn template(&self, way: Way) -> Template {
+    pub fn template(&self, way: PairDirection) -> Template {
         let (source, destination) = self.gateways(way);
         Template {
             source,
@@ -216,13 +216,13 @@ impl Wrapping {
             spi: Spi(0),
             mode: self.mode,
             reqid: Reqid(1),
-            level: Level::Required,
+            level: TemplateLevel::Required,
         }
     }
 
     /// A policy of one direction with that template.
     #[must_use]
-    pub fn policy(&self, direction: Direction, way: Way) -> Policy {
+    pub fn policy(&self, direction: Direction, way: PairDirection) -> Policy {
         let (source, destination) = self.networks(way);
         let selector = Selector { source, destination, ..Selector::any(self.inner) };
         Policy {
@@ -236,7 +236,7 @@ impl Wrapping {
             mark: Mark::default(),
             if_id: IfId(0),
             flags: PolicyFlags::empty(),
-            limits: Limits::default(),
+            limits: LifetimeLimits::default(),
             offload: None,
         }
     }
@@ -246,9 +246,9 @@ fn address(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
-fn reversed(ends: (IpAddr, IpAddr), way: Way) -> (IpAddr, IpAddr) {
+fn reversed(ends: (IpAddr, IpAddr), way: PairDirection) -> (IpAddr, IpAddr) {
     match way {
-        Way::Right => ends,
-        Way::Left => (ends.1, ends.0),
+        PairDirection::LeftToRight => ends,
+        PairDirection::RightToLeft => (ends.1, ends.0),
     }
 }

@@ -8,11 +8,11 @@ use crate::Rng;
 
 /// Impairments of a wire, in thousandths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Troubles {
+pub struct WireImpairments {
     /// Packets lost.
     pub dropped: usize,
     /// Packets that arrive twice.
-    pub doubled: usize,
+    pub duplicated: usize,
     /// Packets that are delayed behind later ones.
     pub delayed: usize,
 }
@@ -20,33 +20,33 @@ pub struct Troubles {
 /// One direction of a wire.
 #[derive(Debug)]
 pub struct LossyWire {
-    troubles: Troubles,
+    troubles: WireImpairments,
     rng: Rng,
     held: VecDeque<PacketBuf>,
     /// Packets lost so far.
     pub lost: u64,
     /// Packets doubled so far.
-    pub doubled: u64,
+    pub duplicated: u64,
 }
 
 impl LossyWire {
     /// A wire with these impairments, at random by a seed.
     #[must_use]
-    pub fn new(troubles: Troubles, seed: u64) -> Self {
-        Self { troubles, rng: Rng::new(seed), held: VecDeque::new(), lost: 0, doubled: 0 }
+    pub fn new(troubles: WireImpairments, seed: u64) -> Self {
+        Self { troubles, rng: Rng::new(seed), held: VecDeque::new(), lost: 0, duplicated: 0 }
     }
 
     /// Takes packets at one end and returns those that leave at the other now. Segment bursts
     /// travel as single packets.
     pub fn carry(&mut self, packets: impl IntoIterator<Item = PacketBuf>) -> Vec<PacketBuf> {
         let mut out = Vec::new();
-        for packet in packets.into_iter().flat_map(|packet| taken_apart(&packet)) {
+        for packet in packets.into_iter().flat_map(|packet| split_burst(&packet)) {
             if self.rng.permille(self.troubles.dropped) {
                 self.lost += 1;
                 continue;
             }
-            if self.rng.permille(self.troubles.doubled) {
-                self.doubled += 1;
+            if self.rng.permille(self.troubles.duplicated) {
+                self.duplicated += 1;
                 self.held.push_back(duplicate(&packet));
             }
             if self.rng.permille(self.troubles.delayed) {
@@ -70,9 +70,9 @@ impl LossyWire {
 
 /// The single packets of a segment burst, as the other end's port would return them.
 #[must_use]
-pub fn taken_apart(packet: &PacketBuf) -> Vec<PacketBuf> {
+pub fn split_burst(packet: &PacketBuf) -> Vec<PacketBuf> {
     let stride = match packet.segments {
-        Segments::Train { stride } => stride.into(),
+        Segments::Burst { stride } => stride.into(),
         Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => packet.len().max(1),
     };
     let pieces = packet.bytes().chunks(stride).map(|bytes| {

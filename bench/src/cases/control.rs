@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{Database, Moment};
-use uxfrm_netlink::{ClientId, Groups, Options as SocketOptions, Outbox, Server, Settings};
+use uxfrm_netlink::{ClientId, Groups, Outbox, Server, ServerSettings, SocketOptions};
 
 use crate::BenchOptions;
 use crate::cases::lookup::Random;
@@ -125,14 +125,14 @@ struct InProcessServer {
 
 impl InProcessServer {
     fn new(listeners: u32, turn: u32) -> Self {
-        let settings = Settings { epoch: 0, seed: 1, acquire_expires: 30, cpus: 2 };
+        let settings = ServerSettings { epoch: 0, seed: 1, acquire_expires: 30, cpus: 2 };
         let mut server = Server::new(settings);
         for listener in 0..listeners {
             let client = ClientId { connection: listener, port: 1 };
             server.join(client, Groups::all(), SocketOptions::empty());
         }
         let mut database = Database::new(Backend::default(), 1);
-        database.attend();
+        database.track_changes();
         Self {
             server,
             database,

@@ -5,7 +5,7 @@
 //! itself.
 
 use uxfrm_crypto::{
-    Authenticity, Backend, Crypter, Iv, KeyMaterial, OpenJob, SaKey, SealJob, Sealing, SeqHigh,
+    Backend, Crypter, Iv, KeyMaterial, OpenJob, OpenStatus, SaKey, SealJob, SealStatus, SeqHigh,
     Transform,
 };
 
@@ -152,7 +152,7 @@ fn seal(
         }
         crypter.seal(&mut jobs);
         anyhow::ensure!(
-            jobs.iter().all(|job| job.verdict == Sealing::Sealed),
+            jobs.iter().all(|job| job.verdict == SealStatus::Sealed),
             "a packet was not sealed"
         );
     }
@@ -165,7 +165,7 @@ fn open(crypter: &mut Crypter, key: &SaKey, packets: &mut [Vec<u8>]) -> anyhow::
         jobs.extend(batch.iter_mut().map(|esp| OpenJob::in_place(key, SeqHigh::None, esp)));
         crypter.open(&mut jobs);
         anyhow::ensure!(
-            jobs.iter().all(|job| job.verdict == Authenticity::Authentic),
+            jobs.iter().all(|job| job.verdict == OpenStatus::Authentic),
             "a packet was refused"
         );
     }

@@ -152,12 +152,12 @@ fn line_cycles(bytes: usize, rounds: usize) -> f64 {
 struct CacheLine([u64; 8]);
 
 fn find_inbound(snapshot: &Snapshot, numbers: &[u32]) -> usize {
-    if numbers.len() > 1 && snapshot.sad.is_far() {
+    if numbers.len() > 1 && snapshot.sad.exceeds_cpu_cache() {
         let mut wanted = [(id(0), 0); GROUP];
         wanted.iter_mut().zip(numbers).for_each(|(place, number)| place.0 = id(*number));
         let mut count = 0;
         let wanted = &wanted[..numbers.len().min(GROUP)];
-        snapshot.sad.inbound_each(wanted, |found| count += usize::from(found.is_some()));
+        snapshot.sad.lookup_inbound_batch(wanted, |found| count += usize::from(found.is_some()));
         return count;
     }
     let is_found = |SaId { destination, spi, protocol }| {
@@ -167,8 +167,8 @@ fn find_inbound(snapshot: &Snapshot, numbers: &[u32]) -> usize {
 }
 
 fn find_outbound(snapshot: &Snapshot, numbers: &[u32]) -> usize {
-    if numbers.len() > 1 && snapshot.sad.is_far() {
-        snapshot.sad.fetch_outbound(numbers.iter().map(|number| query(*number)));
+    if numbers.len() > 1 && snapshot.sad.exceeds_cpu_cache() {
+        snapshot.sad.prefetch_outbound(numbers.iter().map(|number| query(*number)));
     }
     numbers.iter().filter(|number| snapshot.sad.outbound(&query(**number)).is_ok()).count()
 }

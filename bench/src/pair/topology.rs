@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use anyhow::Context;
 use uxfrm_io::Namespace;
 use uxfrm_io::capture::Capture;
-use uxfrm_io::ethtool::{self, Switch, feature};
+use uxfrm_io::ethtool::{self, FeatureState, feature};
 use uxfrm_io::netns;
 use uxfrm_io::rtnetlink::{Prefix, Route, Rtnetlink, Via};
 
@@ -152,13 +152,13 @@ impl Topology {
     /// The kernel's.
     pub fn carry(&self, frames: WireFrames) -> anyhow::Result<()> {
         let (taken, joined) = match frames {
-            WireFrames::Super => (Switch::On, Switch::Off),
-            WireFrames::Real => (Switch::Off, Switch::On),
+            WireFrames::Super => (FeatureState::On, FeatureState::Off),
+            WireFrames::Real => (FeatureState::Off, FeatureState::On),
         };
         for namespace in [&self.a, &self.b] {
             namespace.enter(|| -> anyhow::Result<()> {
-                ethtool::switch(WIRE, feature::SUPER_PACKETS, taken)
-                    .and_then(|()| ethtool::switch(WIRE, feature::GRO, joined))
+                ethtool::set_features(WIRE, feature::SUPER_PACKETS, taken)
+                    .and_then(|()| ethtool::set_features(WIRE, feature::GRO, joined))
                     .context("cannot switch features of the wire")
             })??;
         }

@@ -1,6 +1,6 @@
 //! Completion of command lines.
 
-use crate::Phrase;
+use crate::WordAndValue;
 
 /// Splits off the last word, which is being typed and may be empty.
 #[must_use]
@@ -19,7 +19,7 @@ pub fn matching(typed: &str, mut candidates: Vec<String>) -> Vec<String> {
 
 /// The words behind options (possibly abbreviated) and their values.
 #[must_use]
-pub fn behind_options<'w>(words: &[&'w str], options: &[Phrase]) -> Vec<&'w str> {
+pub fn behind_options<'w>(words: &[&'w str], options: &[WordAndValue]) -> Vec<&'w str> {
     let mut words = words.iter().copied().peekable();
     while let Some(option) = words.next_if(|word| word.starts_with('-')) {
         let entry = options.iter().find(|(word, _)| word.starts_with(option));

@@ -1,6 +1,6 @@
 //! Shared code of the grammars of `uxfrm xfrm`, `fou`, `link` and `dev`.
 //!
-//! A grammar is a table of [`Phrase`]s and code that reads them. Help, completion and manual are
+//! A grammar is a table of [`WordAndValue`]s and code that reads them. Help, completion and manual are
 //! made from the table, so they cannot disagree; a test in each grammar checks the table against
 //! the code.
 //!
@@ -19,16 +19,16 @@ pub mod page;
 pub use cursor::{Cursor, Error, is_abbreviation};
 
 /// A word and its value's placeholder, empty for none.
-pub type Phrase = (&'static str, &'static str);
+pub type WordAndValue = (&'static str, &'static str);
 
 /// The words of a table.
 #[must_use]
-pub fn words_of(phrases: &[Phrase]) -> Vec<String> {
+pub fn words_of(phrases: &[WordAndValue]) -> Vec<String> {
     phrases.iter().map(|(word, _)| (*word).to_owned()).collect()
 }
 
 /// Whether a word of the table takes a value.
 #[must_use]
-pub fn takes_value(phrases: &[Phrase], word: &str) -> bool {
+pub fn takes_value(phrases: &[WordAndValue], word: &str) -> bool {
     phrases.iter().any(|(known, takes)| *known == word && !takes.is_empty())
 }

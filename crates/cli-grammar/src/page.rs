@@ -2,19 +2,19 @@
 
 use std::fmt::Write as _;
 
-use crate::Phrase;
+use crate::WordAndValue;
 
 /// Columns of a line of help.
 pub const WIDTH: usize = 90;
 
 /// `NAME := [ one ] [ other VALUE ]`: any number of them.
-pub fn options(text: &mut String, name: &str, phrases: &[Phrase]) {
+pub fn options(text: &mut String, name: &str, phrases: &[WordAndValue]) {
     let pieces = phrases.iter().map(|phrase| format!("[ {} ]", joined(*phrase)));
     wrap(text, &format!("{name} :="), pieces);
 }
 
 /// `NAME := one | other VALUE`: one of them.
-pub fn choice(text: &mut String, name: &str, phrases: &[Phrase]) {
+pub fn choice(text: &mut String, name: &str, phrases: &[WordAndValue]) {
     let pieces = phrases.iter().enumerate().map(|(place, phrase)| {
         let bar = if place == 0 { "" } else { "| " };
         format!("{bar}{}", joined(*phrase))
@@ -24,7 +24,7 @@ pub fn choice(text: &mut String, name: &str, phrases: &[Phrase]) {
 
 /// A word and its value's placeholder.
 #[must_use]
-pub fn joined((word, takes): Phrase) -> String {
+pub fn joined((word, takes): WordAndValue) -> String {
     if takes.is_empty() { word.to_owned() } else { format!("{word} {takes}") }
 }
 
@@ -45,14 +45,14 @@ pub fn wrap(text: &mut String, beginning: &str, pieces: impl Iterator<Item = Str
 }
 
 /// A section of a manual: each word with its value.
-pub fn section(page: &mut String, title: &str, phrases: &[Phrase]) {
+pub fn section(page: &mut String, title: &str, phrases: &[WordAndValue]) {
     // Writing to a string does not fail.
     let _ = writeln!(page, ".SH {}", escaped(title));
     terms(page, phrases);
 }
 
 /// Each word with its value, in a manual.
-pub fn terms(page: &mut String, phrases: &[Phrase]) {
+pub fn terms(page: &mut String, phrases: &[WordAndValue]) {
     for (word, takes) in phrases {
         // Writing to a string does not fail.
         let _ = writeln!(page, ".TP\n.BI \"{}\" \" {}\"", escaped(word), escaped(takes));
@@ -69,7 +69,7 @@ pub fn escaped(text: &str) -> String {
 mod tests {
     use super::*;
 
-    const TABLE: [Phrase; 2] = [("over", "INTERFACE"), ("lost-event", "")];
+    const TABLE: [WordAndValue; 2] = [("over", "INTERFACE"), ("lost-event", "")];
 
     #[test]
     fn help_shows_every_word_with_its_value() {

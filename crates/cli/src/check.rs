@@ -12,7 +12,7 @@ pub(crate) fn execute(options: &CheckOptions) -> anyhow::Result<()> {
 
 /// Installs the guard and prints what it covers.
 pub(crate) fn guard(options: &GuardOptions) -> anyhow::Result<()> {
-    say(&uxfrm_daemon::boot::put_up(&options.config)?)
+    say(&uxfrm_daemon::boot::install_boot_guard(&options.config)?)
 }
 
 fn say(lines: &[String]) -> anyhow::Result<()> {

@@ -13,13 +13,14 @@ use std::process::ExitCode;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
 use serde::Serialize;
-use uxfrm_daemon::control::{self, Spoken};
+use uxfrm_daemon::control::{self, ClientDialect};
 use uxfrm_io::text_file;
 use uxfrm_offload::Profile;
 use uxfrm_offload::dev::{
-    self, Answer, Command, DeviceReport, EventReport, Part, ProfileChoice, WordError, help,
+    self, DevAnswer, DevCommand, DeviceReport, EventReport, ProfileChoice, ShowDetail, WordError,
+    help,
 };
-use uxfrm_xfrm::grammar::{Notation, Options};
+use uxfrm_xfrm::grammar::{CliOptions, Notation};
 
 use crate::environment;
 
@@ -93,7 +94,7 @@ pub(crate) fn complete(words: &[String]) -> anyhow::Result<()> {
 }
 
 fn attempt(words: &[String]) -> Result<ExitCode, Failure> {
-    let (options, count) = Options::parse(words)
+    let (options, count) = CliOptions::parse(words)
         .map_err(|fault| Failure::Options(format!("Error: {}", fault.error)))?;
     let rest: Vec<&str> = words[count..].iter().map(String::as_str).collect();
     if options.help || rest.first() == Some(&"help") {
@@ -104,13 +105,13 @@ fn attempt(words: &[String]) -> Result<ExitCode, Failure> {
     read_profile(&mut command)?;
     let only_flows = rest.first().is_some_and(|word| "flow".starts_with(word));
     let path = environment::enter(&options).map_err(Failure::Absent)?;
-    let socket = control::speak(path.as_deref(), Spoken::Devices)
+    let socket = control::connect_dialect(path.as_deref(), ClientDialect::Devices)
         .map_err(|error| Failure::Absent(format!("{error:#}")))?;
     let request = serde_json::to_vec(&command)?;
     send(socket.as_raw_fd(), &request, MsgFlags::MSG_NOSIGNAL)?;
     let printer = Printer { notation: options.style.notation, only_flows };
-    if matches!(command, Command::Events(_)) {
-        control::wait_for_ever(&socket)?;
+    if matches!(command, DevCommand::Events(_)) {
+        control::disable_timeout(&socket)?;
         printer.follow(&socket)?;
     } else {
         printer.print(&command, &socket)?;
@@ -119,8 +120,8 @@ fn attempt(words: &[String]) -> Result<ExitCode, Failure> {
 }
 
 /// Replaces a profile's file name by its text: the gateway may not be able to read the file.
-fn read_profile(command: &mut Command) -> Result<(), Failure> {
-    if let Command::Add(addition) = command
+fn read_profile(command: &mut DevCommand) -> Result<(), Failure> {
+    if let DevCommand::Add(addition) = command
         && let ProfileChoice::Named(name) = &addition.profile
         && Profile::by_name(name).is_none()
     {
@@ -146,41 +147,47 @@ struct Printer {
 
 impl Printer {
     /// Prints all answers to a command.
-    fn print(&self, command: &Command, socket: &OwnedFd) -> Result<(), Failure> {
+    fn print(&self, command: &DevCommand, socket: &OwnedFd) -> Result<(), Failure> {
         let mut devices: Vec<DeviceReport> = Vec::new();
         let mut buffer = vec![0; LARGEST];
         let mut out = io::stdout().lock();
         loop {
             match receive(socket, &mut buffer)? {
-                Answer::Device(report) => devices.push(*report),
-                Answer::States(states) => {
+                DevAnswer::Device(report) => devices.push(*report),
+                DevAnswer::States(states) => {
                     if let Some(last) = devices.last_mut() {
                         last.states.extend(states);
                     }
                 }
-                Answer::Text(text) => out.write_all(text.as_bytes())?,
-                Answer::Rule(place) => self.rule(command, place, &mut out)?,
-                Answer::Event(_) => {}
-                Answer::Done => break,
-                Answer::Refused { text, .. } => return Err(Failure::Refused(text)),
+                DevAnswer::Text(text) => out.write_all(text.as_bytes())?,
+                DevAnswer::Rule(place) => self.rule(command, place, &mut out)?,
+                DevAnswer::Event(_) => {}
+                DevAnswer::Done => break,
+                DevAnswer::Refused { text, .. } => return Err(Failure::Refused(text)),
             }
         }
         match command {
-            Command::Show { part: Part::Device | Part::States, .. } => {
+            DevCommand::Show { part: ShowDetail::Device | ShowDetail::States, .. } => {
                 self.devices(&devices, &mut out)
             }
-            Command::Show { part: Part::Debugfs, .. }
-            | Command::Add(_)
-            | Command::Delete(_)
-            | Command::Set { .. }
-            | Command::Flow { .. }
-            | Command::Events(_) => Ok(()),
+            DevCommand::Show { part: ShowDetail::Debugfs, .. }
+            | DevCommand::Add(_)
+            | DevCommand::Delete(_)
+            | DevCommand::Set { .. }
+            | DevCommand::Flow { .. }
+            | DevCommand::Events(_) => Ok(()),
         }
     }
 
     /// Prints a rule's number as ethtool does.
-    fn rule(&self, command: &Command, place: u32, out: &mut StdoutLock<'_>) -> Result<(), Failure> {
-        let deletes = matches!(command, Command::Flow { rule, .. } if rule.starts_with("delete"));
+    fn rule(
+        &self,
+        command: &DevCommand,
+        place: u32,
+        out: &mut StdoutLock<'_>,
+    ) -> Result<(), Failure> {
+        let deletes =
+            matches!(command, DevCommand::Flow { rule, .. } if rule.starts_with("delete"));
         match self.notation {
             Notation::Text | Notation::Oneline if deletes => {}
             Notation::Text | Notation::Oneline => writeln!(out, "Added rule with ID {place}")?,
@@ -231,13 +238,13 @@ impl Printer {
         let mut out = io::stdout().lock();
         loop {
             match receive(socket, &mut buffer)? {
-                Answer::Event(report) => self.event(&report, &mut out)?,
-                Answer::Refused { text, .. } => return Err(Failure::Refused(text)),
-                Answer::Device(_)
-                | Answer::States(_)
-                | Answer::Text(_)
-                | Answer::Rule(_)
-                | Answer::Done => {}
+                DevAnswer::Event(report) => self.event(&report, &mut out)?,
+                DevAnswer::Refused { text, .. } => return Err(Failure::Refused(text)),
+                DevAnswer::Device(_)
+                | DevAnswer::States(_)
+                | DevAnswer::Text(_)
+                | DevAnswer::Rule(_)
+                | DevAnswer::Done => {}
             }
         }
     }
@@ -251,7 +258,7 @@ impl Printer {
     }
 }
 
-fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Result<Answer, Failure> {
+fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Result<DevAnswer, Failure> {
     loop {
         match recv(socket.as_raw_fd(), buffer, MsgFlags::empty()) {
             Ok(0) => return Err(Failure::Closed),

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 use nix::net::if_::if_nameindex;
 use nix::sched::{CloneFlags, setns};
-use uxfrm_xfrm::grammar::Options;
+use uxfrm_xfrm::grammar::CliOptions;
 
 /// The directory of `ip netns`.
 const NAMESPACES: &str = "/run/netns";
 
 /// Enters the namespace of `-netns` and returns the path of the control socket, if it has one: from
 /// `-control`, or from `uxfrm exec --control` by the environment.
-pub(crate) fn enter(options: &Options) -> Result<Option<PathBuf>, String> {
+pub(crate) fn enter(options: &CliOptions) -> Result<Option<PathBuf>, String> {
     let join = |name: &str| -> anyhow::Result<()> {
         let namespace = File::open(Path::new(NAMESPACES).join(name))?;
         Ok(setns(namespace, CloneFlags::CLONE_NEWNET)?)

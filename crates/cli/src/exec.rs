@@ -73,10 +73,11 @@ fn start(options: &ExecOptions) -> NotStarted {
     let Some((name, arguments)) = options.command.split_first() else {
         return NotStarted::by_us(anyhow!("which command? `uxfrm exec -- ip xfrm state`"));
     };
-    let library = match control::reach(options.control.as_deref()).and_then(|()| library::find()) {
-        Ok(library) => library,
-        Err(reason) => return NotStarted::by_us(reason),
-    };
+    let library =
+        match control::ensure_gateway(options.control.as_deref()).and_then(|()| library::find()) {
+            Ok(library) => library,
+            Err(reason) => return NotStarted::by_us(reason),
+        };
     let program = match Program::find(name) {
         Ok(program) => program,
         Err(reason) => return NotStarted::by_command(reason),

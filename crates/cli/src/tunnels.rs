@@ -12,26 +12,26 @@ use std::process::ExitCode;
 
 use nix::net::if_::{if_indextoname, if_nametoindex};
 use serde::Serialize as _;
-use uxfrm_daemon::control::{self, Spoken};
+use uxfrm_daemon::control::{self, ClientDialect};
 use uxfrm_link::{
-    Command, Error, Fou, FouPort, Link, LinkFilter, TunnelLink, help,
+    Error, FouAction, FouPort, LinkAction, LinkFilter, TunnelCommand, TunnelLink, help,
     json::{self, Json},
-    text::{self, Counted},
-    wire::{self, Shown},
+    text::{self, ShowCounters},
+    wire::{self, TunnelInfo},
 };
 use uxfrm_netlink::{
-    Counts, Flags, Message, Refusal,
-    client::Request,
+    NamedCounters, NetlinkError, NetlinkFlags, NetlinkMessage,
+    client::NetlinkRequest,
     fou::{self, PortAttributes},
 };
 use uxfrm_xfrm::client::{self, Connection};
-use uxfrm_xfrm::grammar::{Notation, Options};
-use uxfrm_xfrm::request::Answer;
+use uxfrm_xfrm::grammar::{CliOptions, Notation};
+use uxfrm_xfrm::request::ExpectedAnswer;
 
 use crate::environment;
 
 /// `NLM_F_CREATE | NLM_F_EXCL`
-const NEW_ONE: Flags = Flags::from_bits_retain(0x600);
+const NEW_ONE: NetlinkFlags = NetlinkFlags::from_bits_retain(0x600);
 const ENODEV: i32 = 19;
 /// `IFF_UP`
 const UP: u32 = 1;
@@ -115,7 +115,7 @@ impl Object {
 }
 
 fn attempt(object: Object, words: &[String]) -> Result<ExitCode, Failure> {
-    let (options, count) = Options::parse(words)
+    let (options, count) = CliOptions::parse(words)
         .map_err(|fault| Failure::Options(format!("Error: {}", fault.error)))?;
     if options.version {
         writeln!(io::stdout(), "uxfrm utility, {}", env!("CARGO_PKG_VERSION"))?;
@@ -138,7 +138,7 @@ fn attempt(object: Object, words: &[String]) -> Result<ExitCode, Failure> {
 }
 
 /// Runs the lines of a file, as `ip -batch` does.
-fn batch(path: &Path, options: &Options) -> Result<ExitCode, Failure> {
+fn batch(path: &Path, options: &CliOptions) -> Result<ExitCode, Failure> {
     let text = if path == Path::new("-") {
         let mut text = String::new();
         io::stdin().read_to_string(&mut text)?;
@@ -165,43 +165,49 @@ fn batch(path: &Path, options: &Options) -> Result<ExitCode, Failure> {
     Ok(code)
 }
 
-fn run(command: &Command, options: &Options) -> Result<(), Failure> {
+fn run(command: &TunnelCommand, options: &CliOptions) -> Result<(), Failure> {
     let (spoken, printer) = (spoken(command), Printer { options });
     let path = environment::enter(options).map_err(Failure::Absent)?;
-    let socket = control::speak(path.as_deref(), spoken)
+    let socket = control::connect_dialect(path.as_deref(), spoken)
         .map_err(|error| Failure::Absent(format!("{error:#}")))?;
     let mut gateway = Connection::new(socket);
     match command {
-        Command::Fou(Fou::Add(port)) => change_port(&mut gateway, fou::Command::Add, port),
-        Command::Fou(Fou::Delete(port)) => change_port(&mut gateway, fou::Command::Delete, port),
-        Command::Fou(Fou::Show) => show_ports(&mut gateway, &printer),
-        Command::Link(Link::Add(link)) => make_link(&mut gateway, link, NEW_ONE),
-        Command::Link(Link::Change(change)) => {
+        TunnelCommand::Fou(FouAction::Add(port)) => {
+            change_port(&mut gateway, fou::FouCommand::Add, port)
+        }
+        TunnelCommand::Fou(FouAction::Delete(port)) => {
+            change_port(&mut gateway, fou::FouCommand::Delete, port)
+        }
+        TunnelCommand::Fou(FouAction::Show) => show_ports(&mut gateway, &printer),
+        TunnelCommand::Link(LinkAction::Add(link)) => make_link(&mut gateway, link, NEW_ONE),
+        TunnelCommand::Link(LinkAction::Change(change)) => {
             let before = one_link(&mut gateway, &change.name)
                 .map_err(|failure| missing(failure, || cannot_find(&change.name)))?;
-            make_link(&mut gateway, &change.onto(&before.config)?, Flags::empty())
+            make_link(&mut gateway, &change.onto(&before.config)?, NetlinkFlags::empty())
         }
-        Command::Link(Link::Delete { name }) => {
-            let request =
-                Request::numbered(wire::DELETE, Flags::ACK).body(&wire::deletion(name)[..]);
-            let done = gateway.talk(request, Answer::Acknowledgement, |_| {}).map(drop);
+        TunnelCommand::Link(LinkAction::Delete { name }) => {
+            let request = NetlinkRequest::numbered(wire::DELETE, NetlinkFlags::ACK)
+                .body(&wire::encode_delete_link(name)[..]);
+            let done = gateway.talk(request, ExpectedAnswer::Acknowledgement, |_| {}).map(drop);
             done.map_err(|error| missing(error.into(), || cannot_find(name)))
         }
-        Command::Link(Link::Show(filter)) => show_links(&mut gateway, filter, &printer),
+        TunnelCommand::Link(LinkAction::Show(filter)) => show_links(&mut gateway, filter, &printer),
     }
 }
 
-const fn spoken(command: &Command) -> Spoken {
+const fn spoken(command: &TunnelCommand) -> ClientDialect {
     match command {
-        Command::Fou(_) => Spoken::Generic,
-        Command::Link(_) => Spoken::Route,
+        TunnelCommand::Fou(_) => ClientDialect::Generic,
+        TunnelCommand::Link(_) => ClientDialect::Route,
     }
 }
 
 /// Replaces ENODEV by iproute2's own text.
 fn missing(failure: Failure, text: impl FnOnce() -> String) -> Failure {
-    let is_missing =
-        matches!(failure, Failure::Talk(client::Error::Refused(Refusal { errno: ENODEV, .. })));
+    let is_missing = matches!(
+        failure,
+        Failure::Talk(client::Error::Refused(NetlinkError { errno: ENODEV, .. }))
+    );
     if is_missing { Failure::Absent(text()) } else { failure }
 }
 
@@ -211,7 +217,7 @@ fn cannot_find(name: &str) -> String {
 
 fn change_port(
     gateway: &mut Connection,
-    command: fou::Command,
+    command: fou::FouCommand,
     port: &FouPort,
 ) -> Result<(), Failure> {
     let mut request = port.request.clone();
@@ -222,18 +228,19 @@ fn change_port(
     }
     let mut body = Vec::new();
     wire::port_attributes(&request).encode(command, &mut body);
-    let request = Request::numbered(fou::FAMILY_ID, Flags::ACK).body(&body[..]);
-    Ok(gateway.talk(request, Answer::Acknowledgement, |_| {}).map(drop)?)
+    let request = NetlinkRequest::numbered(fou::FAMILY_ID, NetlinkFlags::ACK).body(&body[..]);
+    Ok(gateway.talk(request, ExpectedAnswer::Acknowledgement, |_| {}).map(drop)?)
 }
 
 fn show_ports(gateway: &mut Connection, printer: &Printer<'_>) -> Result<(), Failure> {
     let counted = printer.counted();
-    let statistics = (counted == Counted::Yes).then(Counts::default);
+    let statistics = (counted == ShowCounters::Yes).then(NamedCounters::default);
     let mut body = Vec::new();
-    PortAttributes { statistics, ..PortAttributes::default() }.encode(fou::Command::Get, &mut body);
-    let request = Request::numbered(fou::FAMILY_ID, Flags::DUMP).body(&body[..]);
+    PortAttributes { statistics, ..PortAttributes::default() }
+        .encode(fou::FouCommand::Get, &mut body);
+    let request = NetlinkRequest::numbered(fou::FAMILY_ID, NetlinkFlags::DUMP).body(&body[..]);
     let mut ports = Vec::new();
-    gateway.talk(request, Answer::All, |message: &Message<'_>| {
+    gateway.talk(request, ExpectedAnswer::All, |message: &NetlinkMessage<'_>| {
         ports.extend(PortAttributes::decode(message.body()).map(|(_, port)| port));
     })?;
     printer.print(
@@ -243,15 +250,22 @@ fn show_ports(gateway: &mut Connection, printer: &Printer<'_>) -> Result<(), Fai
     )
 }
 
-fn make_link(gateway: &mut Connection, link: &TunnelLink, flags: Flags) -> Result<(), Failure> {
-    let request = Request::numbered(wire::NEW, Flags::ACK | flags).body(&wire::creation(link)[..]);
-    Ok(gateway.talk(request, Answer::Acknowledgement, |_| {}).map(drop)?)
+fn make_link(
+    gateway: &mut Connection,
+    link: &TunnelLink,
+    flags: NetlinkFlags,
+) -> Result<(), Failure> {
+    let request = NetlinkRequest::numbered(wire::NEW, NetlinkFlags::ACK | flags)
+        .body(&wire::encode_new_link(link)[..]);
+    Ok(gateway.talk(request, ExpectedAnswer::Acknowledgement, |_| {}).map(drop)?)
 }
 
-fn one_link(gateway: &mut Connection, name: &str) -> Result<Shown, Failure> {
-    let request = Request::numbered(wire::GET, Flags::empty()).body(&wire::inquiry(Some(name))[..]);
+fn one_link(gateway: &mut Connection, name: &str) -> Result<TunnelInfo, Failure> {
+    let request = NetlinkRequest::numbered(wire::GET, NetlinkFlags::empty())
+        .body(&wire::encode_get_link(Some(name))[..]);
     let mut found = None;
-    gateway.talk(request, Answer::One, |message| found = Shown::decode(message.body()))?;
+    gateway
+        .talk(request, ExpectedAnswer::One, |message| found = TunnelInfo::decode(message.body()))?;
     found.ok_or(Failure::Talk(client::Error::Unexpected))
 }
 
@@ -267,15 +281,16 @@ fn show_links(
             vec![one.map_err(|failure| missing(failure, text))?]
         }
         None => {
-            let request = Request::numbered(wire::GET, Flags::DUMP).body(&wire::inquiry(None)[..]);
+            let request = NetlinkRequest::numbered(wire::GET, NetlinkFlags::DUMP)
+                .body(&wire::encode_get_link(None)[..]);
             let mut links = Vec::new();
-            gateway.talk(request, Answer::All, |message| {
-                links.extend(Shown::decode(message.body()));
+            gateway.talk(request, ExpectedAnswer::All, |message| {
+                links.extend(TunnelInfo::decode(message.body()));
             })?;
             links
         }
     };
-    let is_meant = |link: &&Shown| {
+    let is_meant = |link: &&TunnelInfo| {
         filter.kind.is_none_or(|kind| kind == link.config.kind)
             && (!filter.is_up || link.flags & UP != 0)
     };
@@ -295,12 +310,12 @@ fn device(index: u32) -> String {
 
 /// Prints answers.
 struct Printer<'o> {
-    options: &'o Options,
+    options: &'o CliOptions,
 }
 
 impl Printer<'_> {
-    const fn counted(&self) -> Counted {
-        if self.options.style.statistics > 0 { Counted::Yes } else { Counted::No }
+    const fn counted(&self) -> ShowCounters {
+        if self.options.style.statistics > 0 { ShowCounters::Yes } else { ShowCounters::No }
     }
 
     fn print<T>(

@@ -7,9 +7,9 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use uxfrm_daemon::control;
-use uxfrm_xfrm::grammar::Options;
+use uxfrm_xfrm::grammar::CliOptions;
 use uxfrm_xfrm::help;
-use uxfrm_xfrm::session::{self, World};
+use uxfrm_xfrm::session::{self, SessionEnvironment};
 
 use crate::arguments::XfrmOptions;
 use crate::environment;
@@ -36,8 +36,8 @@ struct Terminal {
     err: Stderr,
 }
 
-impl World for Terminal {
-    fn connect(&mut self, options: &Options, groups: u32) -> Result<OwnedFd, String> {
+impl SessionEnvironment for Terminal {
+    fn connect(&mut self, options: &CliOptions, groups: u32) -> Result<OwnedFd, String> {
         let path = environment::enter(options)?;
         control::connect(path.as_deref(), groups).map_err(|error| format!("{error:#}"))
     }

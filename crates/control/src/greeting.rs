@@ -37,13 +37,13 @@ pub const QUIET: &[u8] = b"uxfrm/quiet/";
 /// Whether the listener at an abstract name may receive keys and be trusted: root, or the client's
 /// own user. Others may be, too: [`place`](crate::place).
 #[must_use]
-pub const fn is_the_gateways(listener: u32, own: u32) -> bool {
+pub const fn is_gateway_user(listener: u32, own: u32) -> bool {
     listener == 0 || listener == own
 }
 
 /// Kinds of greetings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum GreetingKind {
     /// From the client, without an answer: its port, groups and options.
     Hello = 1,
     /// The same, answered by [`Kind::Welcome`] or [`Kind::Refused`].
@@ -101,7 +101,7 @@ impl Dialect {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Greeting {
     /// What it means.
-    pub kind: Kind,
+    pub kind: GreetingKind,
     /// The client's port id.
     pub port: u32,
     /// The client's groups.
@@ -136,12 +136,12 @@ impl Greeting {
             return None;
         }
         let kind = match word(8) {
-            1 => Kind::Hello,
-            2 => Kind::Ask,
-            3 => Kind::Welcome,
-            4 => Kind::Refused,
-            5 => Kind::Overrun,
-            6 => Kind::Share,
+            1 => GreetingKind::Hello,
+            2 => GreetingKind::Ask,
+            3 => GreetingKind::Welcome,
+            4 => GreetingKind::Refused,
+            5 => GreetingKind::Overrun,
+            6 => GreetingKind::Share,
             _ => return None,
         };
         Some(Self { kind, port: word(12), groups: word(16), options: word(20), value: word(24) })
@@ -154,8 +154,14 @@ mod tests {
 
     #[test]
     fn greeting_round_trips() {
-        let all =
-            [Kind::Hello, Kind::Ask, Kind::Welcome, Kind::Refused, Kind::Overrun, Kind::Share];
+        let all = [
+            GreetingKind::Hello,
+            GreetingKind::Ask,
+            GreetingKind::Welcome,
+            GreetingKind::Refused,
+            GreetingKind::Overrun,
+            GreetingKind::Share,
+        ];
         for kind in all {
             let greeting = Greeting { kind, port: 1, groups: 2, options: 3, value: 4 };
             assert_eq!(Greeting::parse(&greeting.to_bytes()), Some(greeting));
@@ -164,7 +170,8 @@ mod tests {
 
     #[test]
     fn netlink_message_is_no_greeting() {
-        let greeting = Greeting { kind: Kind::Hello, port: 1, groups: 0, options: 0, value: 0 };
+        let greeting =
+            Greeting { kind: GreetingKind::Hello, port: 1, groups: 0, options: 0, value: 0 };
         let bytes = greeting.to_bytes();
         let length = u32::from_ne_bytes(bytes[..4].try_into().unwrap());
         assert!(length > 1 << 30, "a netlink length of {length}");

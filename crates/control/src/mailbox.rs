@@ -17,7 +17,7 @@
 //! socket: the gateway takes the answer back and sends it there. Each step is a compare-and-swap,
 //! so exactly one end owns a request or an answer: outside `asked` one thread of the client owns
 //! the request's words; in `asked` the gateway owns the answer's, and remembers itself what it has
-//! read ([`Desk`]). Either end may be hostile: every length is checked, and words are read once
+//! read ([`MailboxServer`]). Either end may be hostile: every length is checked, and words are read once
 //! into copies. Requests with keys do not belong here.
 //!
 //! Each cache line that moves between processors costs time. So there are no intermediate steps,
@@ -52,7 +52,7 @@ const ANSWERED: u64 = 3;
 
 /// State for a client that waits for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum ClientPoll {
     /// The answer is there, for [`Mailbox::read_answer`] until the next request.
     Answer,
     /// No answer yet.
@@ -63,7 +63,7 @@ pub enum Found {
 
 /// State for the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum ServerPoll {
     /// A request of this length.
     Request(usize),
     /// No request yet.
@@ -74,7 +74,7 @@ pub enum Heard {
 
 /// Content when the gateway closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Left {
+pub enum CloseOutcome {
     /// A request of this length, to be answered by the socket.
     Request(usize),
     /// An uncollected answer, to be sent by the socket.
@@ -89,7 +89,7 @@ pub struct Mailbox<'a>(&'a Page);
 
 /// The gateway's end of a page: whether it owes an answer.
 #[derive(Debug, Default)]
-pub struct Desk {
+pub struct MailboxServer {
     owes: bool,
 }
 
@@ -117,17 +117,17 @@ impl<'a> Mailbox<'a> {
     }
 
     /// Directs the gateway to the socket before something is sent there.
-    pub fn step_aside(self) {
+    pub fn redirect_to_socket(self) {
         turn(self.0, OPEN, CLOSED);
     }
 
     /// Collects the answer, if it is there.
     #[must_use]
-    pub fn collect(self) -> Found {
+    pub fn collect(self) -> ClientPoll {
         match self.0[TURN].load(Ordering::Acquire) {
-            ANSWERED if turn(self.0, ANSWERED, OPEN) => Found::Answer,
-            ASKED => Found::Nothing,
-            _ => Found::Closed,
+            ANSWERED if turn(self.0, ANSWERED, OPEN) => ClientPoll::Answer,
+            ASKED => ClientPoll::Nothing,
+            _ => ClientPoll::Closed,
         }
     }
 
@@ -138,7 +138,7 @@ impl<'a> Mailbox<'a> {
     }
 }
 
-impl Desk {
+impl MailboxServer {
     /// Waits for requests from now on.
     pub fn open(&self, page: &Page) {
         turn(page, CLOSED, OPEN);
@@ -146,13 +146,13 @@ impl Desk {
 
     /// Takes a new request, if there is one; `to` has [`ROOM`] for it.
     #[must_use]
-    pub fn take(&mut self, page: &Page, to: &mut [u8]) -> Heard {
+    pub fn take(&mut self, page: &Page, to: &mut [u8]) -> ServerPoll {
         match page[TURN].load(Ordering::Acquire) {
             ASKED if !std::mem::replace(&mut self.owes, true) => {
-                Heard::Request(read(page, REQUEST, to))
+                ServerPoll::Request(read(page, REQUEST, to))
             }
-            CLOSED => Heard::Closed,
-            _ => Heard::Nothing,
+            CLOSED => ServerPoll::Closed,
+            _ => ServerPoll::Nothing,
         }
     }
 
@@ -188,12 +188,12 @@ impl Desk {
 
     /// Stops waiting; `to` has [`ROOM`] for the content.
     #[must_use]
-    pub fn close(&mut self, page: &Page, to: &mut [u8]) -> Left {
+    pub fn close(&mut self, page: &Page, to: &mut [u8]) -> CloseOutcome {
         let owes = std::mem::take(&mut self.owes);
         match page[TURN].swap(CLOSED, Ordering::AcqRel) {
-            ASKED if !owes => Left::Request(read(page, REQUEST, to)),
-            ANSWERED => Left::Answer(read(page, ANSWER, to)),
-            _ => Left::Nothing,
+            ASKED if !owes => CloseOutcome::Request(read(page, REQUEST, to)),
+            ANSWERED => CloseOutcome::Answer(read(page, ANSWER, to)),
+            _ => CloseOutcome::Nothing,
         }
     }
 }
@@ -243,26 +243,26 @@ mod tests {
     #[test]
     fn a_request_gets_its_answer() {
         let page = page();
-        let (mailbox, mut desk) = (Mailbox::new(&page), Desk::default());
+        let (mailbox, mut desk) = (Mailbox::new(&page), MailboxServer::default());
         let mut buffer = [0; ROOM];
         assert!(!mailbox.is_open() && !mailbox.ask(b"too early"));
-        assert_eq!(desk.take(&page, &mut buffer), Heard::Closed);
+        assert_eq!(desk.take(&page, &mut buffer), ServerPoll::Closed);
         desk.open(&page);
         assert!(mailbox.is_open());
-        assert_eq!(desk.take(&page, &mut buffer), Heard::Nothing);
+        assert_eq!(desk.take(&page, &mut buffer), ServerPoll::Nothing);
         assert!(!mailbox.ask(&[0; ROOM + 1]) && mailbox.is_open(), "too long");
         assert!(!desk.answer(&page, b"nobody asked"));
         assert!(mailbox.ask(b"a question?"));
         assert!(!mailbox.ask(b"another one"));
-        assert_eq!(mailbox.collect(), Found::Nothing);
-        assert_eq!(desk.take(&page, &mut buffer), Heard::Request(11));
+        assert_eq!(mailbox.collect(), ClientPoll::Nothing);
+        assert_eq!(desk.take(&page, &mut buffer), ServerPoll::Request(11));
         assert_eq!(&buffer[..11], b"a question?");
         assert_eq!(
             (desk.take(&page, &mut buffer), mailbox.collect()),
-            (Heard::Nothing, Found::Nothing)
+            (ServerPoll::Nothing, ClientPoll::Nothing)
         );
         assert!(desk.answer(&page, b"yes") && !desk.answer(&page, b"no"));
-        assert_eq!(mailbox.collect(), Found::Answer);
+        assert_eq!(mailbox.collect(), ClientPoll::Answer);
         let mut short = [0; 2];
         assert_eq!((mailbox.read_answer(&mut short), &short), (3, b"ye"), "a look first");
         assert_eq!((mailbox.read_answer(&mut buffer), &buffer[..3]), (3, &b"yes"[..]));
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn largest_request_arrives_whole() {
         let page = page();
-        let (mailbox, mut desk) = (Mailbox::new(&page), Desk::default());
+        let (mailbox, mut desk) = (Mailbox::new(&page), MailboxServer::default());
         let (mut request, mut answer) = ([0; ROOM], [0; ROOM]);
         for (byte, count) in request.iter_mut().zip(0_usize..) {
             *byte = count.to_le_bytes()[0];
@@ -281,8 +281,10 @@ mod tests {
             desk.open(&page);
             assert!(mailbox.ask(&request[..length]));
             let mut taken = [0; ROOM];
-            assert_eq!(desk.take(&page, &mut taken), Heard::Request(length));
-            assert!(desk.answer(&page, &request[..length]) && mailbox.collect() == Found::Answer);
+            assert_eq!(desk.take(&page, &mut taken), ServerPoll::Request(length));
+            assert!(
+                desk.answer(&page, &request[..length]) && mailbox.collect() == ClientPoll::Answer
+            );
             assert_eq!(mailbox.read_answer(&mut answer), length);
             assert!(taken[..length] == request[..length] && answer[..length] == request[..length]);
         }
@@ -291,74 +293,74 @@ mod tests {
     #[test]
     fn pending_content_on_close_goes_to_socket() {
         let page = page();
-        let (mailbox, mut desk) = (Mailbox::new(&page), Desk::default());
+        let (mailbox, mut desk) = (Mailbox::new(&page), MailboxServer::default());
         let mut buffer = [0; ROOM];
         desk.open(&page);
-        mailbox.step_aside();
-        assert_eq!(desk.take(&page, &mut buffer), Heard::Closed);
+        mailbox.redirect_to_socket();
+        assert_eq!(desk.take(&page, &mut buffer), ServerPoll::Closed);
         desk.open(&page);
-        assert_eq!(desk.close(&page, &mut buffer), Left::Nothing);
+        assert_eq!(desk.close(&page, &mut buffer), CloseOutcome::Nothing);
         desk.open(&page);
         assert!(mailbox.ask(b"left"));
         let left = desk.close(&page, &mut buffer);
-        assert_eq!((left, &buffer[..4]), (Left::Request(4), &b"left"[..]));
-        assert_eq!(mailbox.collect(), Found::Closed);
+        assert_eq!((left, &buffer[..4]), (CloseOutcome::Request(4), &b"left"[..]));
+        assert_eq!(mailbox.collect(), ClientPoll::Closed);
         desk.open(&page);
         assert!(mailbox.ask(b"x"));
-        assert_eq!(desk.take(&page, &mut buffer), Heard::Request(1));
+        assert_eq!(desk.take(&page, &mut buffer), ServerPoll::Request(1));
         assert!(desk.answer(&page, b"late"));
         let left = desk.close(&page, &mut buffer);
-        assert_eq!((left, &buffer[..4]), (Left::Answer(4), &b"late"[..]));
-        assert_eq!(mailbox.collect(), Found::Closed);
+        assert_eq!((left, &buffer[..4]), (CloseOutcome::Answer(4), &b"late"[..]));
+        assert_eq!(mailbox.collect(), ClientPoll::Closed);
         desk.open(&page);
         assert!(mailbox.ask(b"x"));
-        assert_eq!(desk.take(&page, &mut buffer), Heard::Request(1));
-        assert_eq!(desk.close(&page, &mut buffer), Left::Nothing, "it was taken");
+        assert_eq!(desk.take(&page, &mut buffer), ServerPoll::Request(1));
+        assert_eq!(desk.close(&page, &mut buffer), CloseOutcome::Nothing, "it was taken");
         assert!(!desk.answer(&page, b"on the socket"));
-        assert_eq!(mailbox.collect(), Found::Closed);
+        assert_eq!(mailbox.collect(), ClientPoll::Closed);
     }
 
     #[test]
     fn uncollected_answer_is_taken_back_once() {
         let page = page();
-        let (mailbox, mut desk) = (Mailbox::new(&page), Desk::default());
+        let (mailbox, mut desk) = (Mailbox::new(&page), MailboxServer::default());
         let mut buffer = [0; ROOM];
         desk.open(&page);
         assert_eq!(desk.take_back(&page, &mut buffer), None, "nothing is asked");
         assert!(mailbox.ask(b"x"));
         assert_eq!(desk.take_back(&page, &mut buffer), None, "nothing is answered");
-        assert_eq!(desk.take(&page, &mut buffer), Heard::Request(1));
+        assert_eq!(desk.take(&page, &mut buffer), ServerPoll::Request(1));
         assert!(desk.answer(&page, b"yes"));
         assert_eq!((desk.take_back(&page, &mut buffer), &buffer[..3]), (Some(3), &b"yes"[..]));
-        assert_eq!(mailbox.collect(), Found::Closed);
+        assert_eq!(mailbox.collect(), ClientPoll::Closed);
         assert_eq!(desk.take_back(&page, &mut buffer), None, "it was taken");
         desk.open(&page);
-        assert_eq!(mailbox.collect(), Found::Closed, "it is on the socket");
+        assert_eq!(mailbox.collect(), ClientPoll::Closed, "it is on the socket");
         assert!(mailbox.ask(b"the next"));
-        assert_eq!(desk.take(&page, &mut buffer), Heard::Request(8));
-        assert!(desk.answer(&page, b"no") && mailbox.collect() == Found::Answer);
+        assert_eq!(desk.take(&page, &mut buffer), ServerPoll::Request(8));
+        assert!(desk.answer(&page, b"no") && mailbox.collect() == ClientPoll::Answer);
         assert_eq!(desk.take_back(&page, &mut buffer), None, "it was collected");
     }
 
     #[test]
     fn request_is_taken_once() {
         let page = page();
-        let (mailbox, mut desk) = (Mailbox::new(&page), Desk::default());
+        let (mailbox, mut desk) = (Mailbox::new(&page), MailboxServer::default());
         let mut buffer = [0; ROOM];
         for long in [false, true] {
             desk.open(&page);
             assert!(mailbox.ask(b"once"));
-            assert_eq!(desk.take(&page, &mut buffer), Heard::Request(4));
+            assert_eq!(desk.take(&page, &mut buffer), ServerPoll::Request(4));
             desk.open(&page);
-            assert_eq!(desk.take(&page, &mut buffer), Heard::Nothing);
+            assert_eq!(desk.take(&page, &mut buffer), ServerPoll::Nothing);
             if long {
                 assert!(!desk.answer(&page, &[0; ROOM + 1]));
             } else {
                 desk.decline(&page);
             }
-            assert_eq!(mailbox.collect(), Found::Closed, "the answer comes on the socket");
+            assert_eq!(mailbox.collect(), ClientPoll::Closed, "the answer comes on the socket");
             desk.open(&page);
-            assert_eq!(desk.take(&page, &mut buffer), Heard::Nothing);
+            assert_eq!(desk.take(&page, &mut buffer), ServerPoll::Nothing);
             assert!(!desk.answer(&page, b"again"));
         }
     }
@@ -370,19 +372,21 @@ mod tests {
         let mut buffer = [0; ROOM];
         for turn in [CLOSED, OPEN, ASKED, ANSWERED, 4, u64::MAX] {
             for length in [0, 1, ROOM as u64, ROOM as u64 + 1, u64::MAX] {
-                let mut desk = Desk::default();
+                let mut desk = MailboxServer::default();
                 for slot in [REQUEST, ANSWER] {
                     page[slot].store(length, Ordering::Relaxed);
                 }
                 page[TURN].store(turn, Ordering::Relaxed);
-                if let Heard::Request(taken) = desk.take(&page, &mut buffer) {
+                if let ServerPoll::Request(taken) = desk.take(&page, &mut buffer) {
                     assert!(taken <= ROOM);
                 }
-                for mut desk in [desk, Desk::default()] {
+                for mut desk in [desk, MailboxServer::default()] {
                     page[TURN].store(turn, Ordering::Relaxed);
                     match desk.close(&page, &mut buffer) {
-                        Left::Request(length) | Left::Answer(length) => assert!(length <= ROOM),
-                        Left::Nothing => {}
+                        CloseOutcome::Request(length) | CloseOutcome::Answer(length) => {
+                            assert!(length <= ROOM)
+                        }
+                        CloseOutcome::Nothing => {}
                     }
                 }
                 assert!(!mailbox.is_open());
@@ -416,9 +420,9 @@ mod tests {
                 }
                 let answer = loop {
                     match mailbox.collect() {
-                        Found::Nothing => thread::yield_now(),
-                        Found::Closed => break answers.recv().unwrap(),
-                        Found::Answer => {
+                        ClientPoll::Nothing => thread::yield_now(),
+                        ClientPoll::Closed => break answers.recv().unwrap(),
+                        ClientPoll::Answer => {
                             let mut bytes = [0; 4];
                             assert_eq!(mailbox.read_answer(&mut bytes), 4);
                             by_page += 1;
@@ -439,7 +443,7 @@ mod tests {
         socket: &std::sync::mpsc::Receiver<u32>,
         answers: &std::sync::mpsc::Sender<u32>,
     ) {
-        let (mut buffer, mut desk) = ([0; ROOM], Desk::default());
+        let (mut buffer, mut desk) = ([0; ROOM], MailboxServer::default());
         let number = |buffer: &[u8]| u32::from_ne_bytes(buffer[..4].try_into().unwrap());
         loop {
             desk.open(page);
@@ -447,13 +451,15 @@ mod tests {
                 if look % 50 == 0 {
                     thread::yield_now();
                 }
-                if desk.take(page, &mut buffer) == Heard::Request(4) {
+                if desk.take(page, &mut buffer) == ServerPoll::Request(4) {
                     assert!(desk.answer(page, &number(&buffer).to_ne_bytes()));
                 }
             }
             match desk.close(page, &mut buffer) {
-                Left::Request(_) | Left::Answer(_) => answers.send(number(&buffer)).unwrap(),
-                Left::Nothing => {}
+                CloseOutcome::Request(_) | CloseOutcome::Answer(_) => {
+                    answers.send(number(&buffer)).unwrap()
+                }
+                CloseOutcome::Nothing => {}
             }
             match socket.try_recv() {
                 Ok(number) => answers.send(number).unwrap(),

@@ -5,7 +5,7 @@
 //! Each directory of the path must be theirs or root's, and not writable for others: in `/tmp` any
 //! user can replace a gateway that has ended.
 
-use crate::{greeting::is_the_gateways, stand_in::DIRECTORY};
+use crate::{greeting::is_gateway_user, stand_in::DIRECTORY};
 
 /// Mode bits that let others than the owner write.
 const SHARED: u32 = 0o022;
@@ -15,7 +15,7 @@ const UNKNOWN: u32 = 65_534;
 
 /// Owner and mode of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Directory {
+pub struct DirectoryOwner {
     /// Its owner.
     pub owner: u32,
     /// Its mode.
@@ -24,23 +24,26 @@ pub struct Directory {
 
 /// Whether `listener`, at the other end of a connection to `path`, is a gateway for a client of
 /// user `own`. `look` returns directories' owners; relative paths cannot be verified.
-pub fn is_believed(
+pub fn is_trusted(
     listener: u32,
     own: u32,
     path: &[u8],
-    mut look: impl FnMut(&[u8]) -> Option<Directory>,
+    mut look: impl FnMut(&[u8]) -> Option<DirectoryOwner>,
 ) -> bool {
-    let is_theirs = |directory: Directory| {
+    let is_theirs = |directory: DirectoryOwner| {
         (directory.owner == 0 || directory.owner == listener) && directory.mode & SHARED == 0
     };
-    is_the_gateways(listener, own)
+    is_gateway_user(listener, own)
         || path.first() == Some(&b'/')
             && directories(path).all(|directory| look(directory).is_some_and(is_theirs))
 }
 
 /// Whether `listener` is the user to whom root has given [`DIRECTORY`], as systemd does for a unit:
 /// its gateways are also trusted at their abstract names.
-pub fn is_appointed(listener: u32, mut look: impl FnMut(&[u8]) -> Option<Directory>) -> bool {
+pub fn is_owner_of_run_directory(
+    listener: u32,
+    mut look: impl FnMut(&[u8]) -> Option<DirectoryOwner>,
+) -> bool {
     let mut is_of = |path: &[u8], owner| {
         look(path).is_some_and(|found| found.owner == owner && found.mode & SHARED == 0)
     };
@@ -66,9 +69,9 @@ mod tests {
     fn believed(listener: u32, path: &str, of: impl Fn(&str) -> Option<(u32, u32)>) -> bool {
         let look = |directory: &[u8]| {
             let (owner, mode) = of(std::str::from_utf8(directory).unwrap())?;
-            Some(Directory { owner, mode })
+            Some(DirectoryOwner { owner, mode })
         };
-        is_believed(listener, 1000, path.as_bytes(), look)
+        is_trusted(listener, 1000, path.as_bytes(), look)
     }
 
     #[test]
@@ -100,9 +103,9 @@ mod tests {
     #[test]
     fn owner_of_run_directory_is_trusted_at_abstract_name() {
         let appointed = |listener, directory: Option<(u32, u32)>, above: (u32, u32)| {
-            is_appointed(listener, |path| {
+            is_owner_of_run_directory(listener, |path| {
                 let (owner, mode) = if path == b"/run/uxfrm" { directory? } else { above };
-                Some(Directory { owner, mode })
+                Some(DirectoryOwner { owner, mode })
             })
         };
         let roots = (0, 0o755);

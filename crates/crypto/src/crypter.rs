@@ -8,7 +8,7 @@
 
 use crate::error::Error;
 use crate::ipsec_mb::{BURST, BurstKind, DirectCalls, Worker};
-use crate::job::{Authenticity, OpenJob, SealJob, Sealing};
+use crate::job::{OpenJob, OpenStatus, SealJob, SealStatus};
 use crate::key::{ExpandedKeys, SaKey, SmallBursts};
 use crate::portable::{self, Scratch};
 
@@ -39,7 +39,7 @@ impl Crypter {
     /// Encrypts and authenticates every job and sets its verdict; whether all succeeded.
     pub fn seal(&mut self, jobs: &mut [SealJob<'_>]) -> bool {
         let direct = self.seal_each(jobs);
-        direct == jobs.len() || jobs.iter().all(|job| job.verdict == Sealing::Sealed)
+        direct == jobs.len() || jobs.iter().all(|job| job.verdict == SealStatus::Sealed)
     }
 
     /// Number of jobs sealed by direct calls, none of which fail.
@@ -101,7 +101,7 @@ impl Crypter {
         for i in 0..jobs.len() {
             let job = &mut jobs[i];
             let Some(text_len) = job.text_len() else {
-                job.verdict = Authenticity::Runt;
+                job.verdict = OpenStatus::TooShort;
                 continue;
             };
             match (&job.key.expanded, &mut self.ipsec_mb) {
@@ -156,7 +156,7 @@ fn seal_alone(scratch: &mut Scratch, job: &mut SealJob<'_>, text_len: usize) {
 fn open_alone(scratch: &mut Scratch, job: &mut OpenJob<'_>, text_len: usize) {
     match job.key.portable() {
         Some(key) => key.open(scratch, job, text_len),
-        None => job.verdict = Authenticity::Forged, // as above
+        None => job.verdict = OpenStatus::Forged, // as above
     }
 }
 

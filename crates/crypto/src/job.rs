@@ -29,7 +29,7 @@ pub enum Iv {
 
 /// Result of a [`SealJob`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Sealing {
+pub enum SealStatus {
     /// Pending.
     #[default]
     Pending,
@@ -42,7 +42,7 @@ pub enum Sealing {
 
 /// Result of an [`OpenJob`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Authenticity {
+pub enum OpenStatus {
     /// Pending.
     #[default]
     Pending,
@@ -52,7 +52,7 @@ pub enum Authenticity {
     Forged,
     /// Shorter than header, IV, two bytes of trailer and ICV; or the text is not whole blocks; or
     /// `plain` is too short. Nothing was touched.
-    Runt,
+    TooShort,
 }
 
 /// One packet to encrypt and authenticate.
@@ -71,7 +71,7 @@ pub struct SealJob<'a> {
     /// Out of place: source of payload to next header, exactly as long as their room in `esp`.
     pub plain: Option<&'a [u8]>,
     /// The result.
-    pub verdict: Sealing,
+    pub verdict: SealStatus,
     /// The caller's identifier, unused here.
     pub tag: u32,
 }
@@ -80,7 +80,7 @@ impl<'a> SealJob<'a> {
     /// A packet whose plaintext is already in place.
     #[must_use]
     pub fn in_place(key: &'a SaKey, seq_high: SeqHigh, iv: Iv, esp: &'a mut [u8]) -> Self {
-        Self { key, seq_high, iv, esp, plain: None, verdict: Sealing::Pending, tag: 0 }
+        Self { key, seq_high, iv, esp, plain: None, verdict: SealStatus::Pending, tag: 0 }
     }
 
     /// A packet whose plaintext is read from elsewhere, in the pass that encrypts it.
@@ -92,10 +92,10 @@ impl<'a> SealJob<'a> {
         esp: &'a mut [u8],
         plain: &'a [u8],
     ) -> Self {
-        Self { key, seq_high, iv, esp, plain: Some(plain), verdict: Sealing::Pending, tag: 0 }
+        Self { key, seq_high, iv, esp, plain: Some(plain), verdict: SealStatus::Pending, tag: 0 }
     }
 
-    /// Bytes of text, or `None` for [`Sealing::Malformed`].
+    /// Bytes of text, or `None` for [`SealStatus::Malformed`].
     pub(crate) fn text_len(&self) -> Option<usize> {
         let len = self.key.shape.text_len(self.esp.len())?;
         self.plain.is_none_or(|plain| plain.len() == len).then_some(len)
@@ -114,14 +114,14 @@ pub struct OpenJob<'a> {
     /// ciphertext.
     pub plain: Option<&'a mut [u8]>,
     /// The result.
-    pub verdict: Authenticity,
+    pub verdict: OpenStatus,
 }
 
 impl<'a> OpenJob<'a> {
     /// A packet to be decrypted in place.
     #[must_use]
     pub fn in_place(key: &'a SaKey, seq_high: SeqHigh, esp: &'a mut [u8]) -> Self {
-        Self { key, seq_high, esp, plain: None, verdict: Authenticity::Pending }
+        Self { key, seq_high, esp, plain: None, verdict: OpenStatus::Pending }
     }
 
     /// A packet to be decrypted into `plain`.
@@ -132,7 +132,7 @@ impl<'a> OpenJob<'a> {
         esp: &'a mut [u8],
         plain: &'a mut [u8],
     ) -> Self {
-        Self { key, seq_high, esp, plain: Some(plain), verdict: Authenticity::Pending }
+        Self { key, seq_high, esp, plain: Some(plain), verdict: OpenStatus::Pending }
     }
 
     /// Bytes of text, or `None` for [`Authenticity::Runt`].

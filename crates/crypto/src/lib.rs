@@ -35,7 +35,7 @@ mod transform;
 pub use backend::Backend;
 pub use crypter::Crypter;
 pub use error::Error;
-pub use job::{Authenticity, Iv, OpenJob, SealJob, Sealing, SeqHigh};
+pub use job::{Iv, OpenJob, OpenStatus, SealJob, SealStatus, SeqHigh};
 pub use key::SaKey;
 pub use material::KeyMaterial;
 pub use transform::Transform;

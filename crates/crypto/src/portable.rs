@@ -11,7 +11,7 @@ use zeroize::Zeroize;
 
 use crate::error::Error;
 use crate::icv;
-use crate::job::{Authenticity, EspParts, Iv, OpenJob, SealJob, Sealing, SeqHigh};
+use crate::job::{EspParts, Iv, OpenJob, OpenStatus, SealJob, SealStatus, SeqHigh};
 use crate::material::KeyMaterial;
 use crate::transform::{Aead, Auth, Cipher, HEADER_LEN, Kind, MAX_ICV_LEN, Transform};
 
@@ -98,7 +98,7 @@ impl PortableKey {
     pub(crate) fn seal(&self, scratch: &mut Scratch, job: &mut SealJob<'_>, text_len: usize) {
         if let Self::Pair(CipherKey::Null, AuthKey::Null) = self {
             copy_in(job.plain, &mut job.esp[HEADER_LEN..]);
-            job.verdict = Sealing::Sealed;
+            job.verdict = SealStatus::Sealed;
             return;
         }
         let transform = job.key.transform;
@@ -106,7 +106,7 @@ impl PortableKey {
             let covered = job.esp.len() - transform.icv_len();
             cipher.encrypt(job, transform.iv_len());
             let signed = auth.sign(scratch, job.seq_high, job.esp, covered);
-            job.verdict = if signed { Sealing::Sealed } else { refused(job.esp) };
+            job.verdict = if signed { SealStatus::Sealed } else { refused(job.esp) };
             return;
         }
         write_counter(job.iv, &mut job.esp[HEADER_LEN..HEADER_LEN + 8]);
@@ -121,7 +121,7 @@ impl PortableKey {
             }
             Self::Pair(..) => true,
         };
-        job.verdict = if sealed { Sealing::Sealed } else { refused(job.esp) };
+        job.verdict = if sealed { SealStatus::Sealed } else { refused(job.esp) };
     }
 
     /// Opens one packet; `text_len` is from the job.
@@ -129,7 +129,7 @@ impl PortableKey {
         if let Self::Pair(CipherKey::Null, AuthKey::Null) = self {
             let plain = job.plain.as_deref_mut().map(|plain| &mut plain[..text_len]);
             copy_out(&job.esp[HEADER_LEN..], plain);
-            job.verdict = Authenticity::Authentic;
+            job.verdict = OpenStatus::Authentic;
             return;
         }
         let transform = job.key.transform;
@@ -359,13 +359,13 @@ pub(crate) fn copy_out(text: &[u8], plain: Option<&mut [u8]>) {
 }
 
 /// Zeroes a packet that could not be sealed.
-pub(crate) fn refused(esp: &mut [u8]) -> Sealing {
+pub(crate) fn refused(esp: &mut [u8]) -> SealStatus {
     esp.zeroize();
-    Sealing::Malformed
+    SealStatus::Malformed
 }
 
-pub(crate) fn verdict(authentic: bool) -> Authenticity {
-    if authentic { Authenticity::Authentic } else { Authenticity::Forged }
+pub(crate) fn verdict(authentic: bool) -> OpenStatus {
+    if authentic { OpenStatus::Authentic } else { OpenStatus::Forged }
 }
 
 /// The first N bytes; the slice has them.

@@ -121,13 +121,13 @@ fn seal_one(
     seq_high: SeqHigh,
     iv: Iv,
     esp: &mut [u8],
-) -> Sealing {
+) -> SealStatus {
     let mut jobs = [SealJob::in_place(key, seq_high, iv, esp)];
     crypter.seal(&mut jobs);
     jobs[0].verdict
 }
 
-fn open_one(crypter: &mut Crypter, key: &SaKey, seq_high: SeqHigh, esp: &mut [u8]) -> Authenticity {
+fn open_one(crypter: &mut Crypter, key: &SaKey, seq_high: SeqHigh, esp: &mut [u8]) -> OpenStatus {
     let mut jobs = [OpenJob::in_place(key, seq_high, esp)];
     crypter.open(&mut jobs);
     jobs[0].verdict

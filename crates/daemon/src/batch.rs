@@ -22,12 +22,12 @@ use zeroize::Zeroizing;
 
 pub use self::error::{BatchError, LoadError};
 pub use uxfrm_xfrm::grammar::{
-    Error, Fault, Hthresh, Located, PolicyFilter, PolicyKey, PolicyTarget, SelectorFilter, Shown,
-    SpiRequest, StateFilter, StateKey, words,
+    Error, Hthresh, Located, PolicyFilter, PolicyKey, PolicyTarget, RedactedWord, SelectorFilter,
+    SpiRequest, StateFilter, StateKey, SyntaxError, words,
 };
 
 /// One line: states and policies are what the databases take.
-pub type Command = grammar::Command<Box<SaConfig>, Box<Policy>>;
+pub type Command = grammar::XfrmCommand<Box<SaConfig>, Box<Policy>>;
 
 /// A batch file's text, wiped from memory when it is dropped: there are keys in it.
 ///
@@ -74,7 +74,7 @@ pub fn parse(source: &str, text: &str) -> Result<Vec<Located<Command>>, Vec<Batc
     if errors.is_empty() { Ok(right) } else { Err(errors) }
 }
 
-fn read(command: grammar::Command) -> Result<Command, Fault> {
+fn read(command: grammar::XfrmCommand) -> Result<Command, SyntaxError> {
     command.read(|words| state::config(*words), |words| Ok(policy::policy(*words)))
 }
 

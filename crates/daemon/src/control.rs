@@ -41,7 +41,7 @@ use zeroize::Zeroize as _;
 use crate::protocol::{ClientId, DumpProgress, Outbox, Protocol};
 use busy_poll::follow_up::FollowUp;
 pub(crate) use client::trust;
-pub use client::{Spoken, connect, reach, speak, wait_for_ever};
+pub use client::{ClientDialect, connect, connect_dialect, disable_timeout, ensure_gateway};
 use listener::{Accepted, Listener};
 pub(crate) use session::SavedSession;
 use session::Session;

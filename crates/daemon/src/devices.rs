@@ -22,11 +22,11 @@ use anyhow::Context as _;
 use uxfrm_engine::{Database, DeviceEvent, DeviceId, DropCounts, Drops, Event, LinkDown, Moment};
 use uxfrm_io::text_file;
 use uxfrm_offload::{
-    FunctionId, Link, ModelNic, NicDrops, NicSetup, Nics, Profile, Trust, VirtualFunction,
-    dev::{Addition, Answer, EventReport, ProfileChoice, TableName},
+    FunctionId, LinkState, ModelNic, NicDrops, NicSetup, Nics, Profile, Trust, VirtualFunction,
+    dev::{Addition, DevAnswer, EventReport, ProfileChoice, TableName},
 };
 use uxfrm_packet::Pool;
-use uxfrm_runtime::{Bay, DeviceLane, Events, Exit};
+use uxfrm_runtime::{DeviceEgress, DeviceLoop, DevicePorts, Events};
 
 use crate::config::limits::MOST_FUNCTIONS;
 use crate::{
@@ -48,14 +48,14 @@ const LOOK: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Devices {
     nics: Nics,
-    bay: Bay,
+    bay: DevicePorts,
     installed: BTreeMap<String, InstalledDevice>,
     /// Who hears of events, and of which device.
     listeners: Vec<(ClientId, Option<String>)>,
     /// What they have not been told yet.
     news: Vec<EventReport>,
     /// What clients are still to be sent.
-    queued: BTreeMap<ClientId, VecDeque<Answer>>,
+    queued: BTreeMap<ClientId, VecDeque<DevAnswer>>,
     /// What ports of devices refused, of those that are gone as well.
     drops: Vec<Arc<Drops>>,
     /// What devices dropped that are gone.
@@ -98,7 +98,7 @@ struct InstalledDevice {
     /// Its own and its virtual functions'.
     interfaces: Vec<Interface>,
     /// What `uxfrm dev set` said.
-    admin: Link,
+    admin: LinkState,
     thread: Option<PausableThread>,
 }
 
@@ -117,7 +117,7 @@ impl Devices {
     ) -> anyhow::Result<Self> {
         let nics = Nics::default();
         let mut all = Self {
-            bay: Bay::new(nics.clone()),
+            bay: DevicePorts::new(nics.clone()),
             nics,
             installed: BTreeMap::new(),
             listeners: Vec::new(),
@@ -147,7 +147,7 @@ impl Devices {
     }
 
     /// Where workers meet devices.
-    pub(crate) fn bay(&self) -> &Bay {
+    pub(crate) fn bay(&self) -> &DevicePorts {
         &self.bay
     }
 
@@ -192,10 +192,10 @@ impl Devices {
         for (name, installed) in &self.installed {
             let port = installed.port.as_deref().unwrap_or(name);
             let there =
-                if installed.interfaces[0].is_imagined() { Link::Up } else { look.link(port) };
+                if installed.interfaces[0].is_imagined() { LinkState::Up } else { look.link(port) };
             let link = match (there, installed.admin) {
-                (Link::Up, admin) => admin,
-                (Link::Down, _) => Link::Down,
+                (LinkState::Up, admin) => admin,
+                (LinkState::Down, _) => LinkState::Down,
             };
             lock(&installed.nic).set_link(link, &mut pool);
             for (number, interface) in (0..).zip(&installed.interfaces) {
@@ -230,7 +230,7 @@ impl Devices {
         for report in self.news.drain(..) {
             for (client, device) in &self.listeners {
                 if device.as_ref().is_none_or(|wanted| *wanted == report.device) {
-                    outbox.send(*client, requests::datagram(&Answer::Event(report.clone())));
+                    outbox.send(*client, requests::datagram(&DevAnswer::Event(report.clone())));
                 }
             }
         }
@@ -295,11 +295,11 @@ impl Devices {
         for (number, interface) in (0..).zip(&interfaces) {
             // By its name in batch files, by its number in netlink.
             for name in interface.names() {
-                self.nics.plug(&name, &nic, FunctionId(number));
+                self.nics.add_function(&name, &nic, FunctionId(number));
             }
         }
         let installed =
-            InstalledDevice { nic, addition, port, interfaces, admin: Link::Up, thread: None };
+            InstalledDevice { nic, addition, port, interfaces, admin: LinkState::Up, thread: None };
         self.installed.insert(name.clone(), installed);
         self.news.push(EventReport::bare(&name, "added"));
         Ok(())
@@ -313,7 +313,7 @@ impl Devices {
         setup.seed = seed;
         let nic = Arc::new(Mutex::new(ModelNic::new(setup).unwrap()));
         for name in interface.names() {
-            self.nics.plug(&name, &nic, FunctionId::PHYSICAL);
+            self.nics.add_function(&name, &nic, FunctionId::PHYSICAL);
         }
         let number = interface.device().0;
         let (interfaces, taken) = (vec![interface], Arc::clone(&nic));
@@ -323,7 +323,7 @@ impl Devices {
             addition,
             port: None,
             interfaces,
-            admin: Link::Up,
+            admin: LinkState::Up,
             thread: None,
         };
         self.installed.insert(name.to_owned(), installed);
@@ -336,12 +336,12 @@ impl Devices {
             return Ok(());
         };
         let exit = match around.mode {
-            WireMode::Host => Exit::Wire(workers::sending(around.mark)?),
-            WireMode::Inline => Exit::Lane,
+            WireMode::Host => DeviceEgress::Wire(workers::sending(around.mark)?),
+            WireMode::Inline => DeviceEgress::Worker,
         };
         let devices = installed.interfaces.iter().map(Interface::device).collect();
-        let lane = DeviceLane::new(&self.bay, Arc::clone(&installed.nic), devices, exit)?;
-        let lane = lane.telling(around.events.clone());
+        let lane = DeviceLoop::new(&self.bay, Arc::clone(&installed.nic), devices, exit)?;
+        let lane = lane.with_events(around.events.clone());
         self.drops.push(lane.drops());
         // Names of threads have 15 letters.
         let thread = format!("nic-{}", name.get(..name.len().min(11)).unwrap_or_default());
@@ -356,7 +356,7 @@ impl Devices {
         for interface in &installed.interfaces {
             database.hear(interface.device(), DeviceEvent::Down, now(), events);
             for name in interface.names() {
-                self.nics.unplug(&name);
+                self.nics.remove_function(&name);
             }
         }
         self.bay.remove(installed.interfaces[0].device());

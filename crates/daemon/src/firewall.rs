@@ -46,7 +46,7 @@ use std::collections::BTreeSet;
 
 use anyhow::Context as _;
 use uxfrm_engine::{Direction, DropCounts, DropReason, PolicyChange, Spd};
-use uxfrm_io::nftables::{Error, Filter, Nftables, Table, Watch};
+use uxfrm_io::nftables::{Error, Nftables, PacketFilter, Table, TableWatch};
 
 use crate::{
     config::{self, Config},
@@ -230,8 +230,8 @@ impl Firewall {
 
     /// Hears of tables that somebody takes away, where that may be this one; where the kernel keeps
     /// it, nobody needs to.
-    pub(crate) fn watch(&self) -> Option<Watch> {
-        let watch = self.filter.is_shared().then(Watch::open)?;
+    pub(crate) fn watch(&self) -> Option<TableWatch> {
+        let watch = self.filter.is_shared().then(TableWatch::open)?;
         watch
             .inspect_err(
                 |error| tracing::warn!(%error, "nobody notices if the guard is taken away"),
@@ -248,7 +248,7 @@ impl Firewall {
     }
 }
 
-impl<F: Filter> Firewall<F> {
+impl<F: PacketFilter> Firewall<F> {
     /// Makes the rules those of the policies in `spd`, at once, whatever they were.
     ///
     /// # Errors

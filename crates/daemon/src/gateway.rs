@@ -26,12 +26,12 @@ use nix::{
     sys::{prctl, signal::Signal},
     unistd::{AccessFlags, Pid, access},
 };
-use uxfrm_engine::{CacheCounts, Database, Drops, Event};
+use uxfrm_engine::{Database, Drops, Event, SharedCacheStats};
 use uxfrm_io::{
-    dump, nftables::Watch, path_errors::PathErrors, poll::Poller, rtnetlink::Monitor,
+    dump, nftables::TableWatch, path_errors::PathMtuErrors, poll::Poller, rtnetlink::Monitor,
     signal::Signals, uevents::Uevents,
 };
-use uxfrm_runtime::Running;
+use uxfrm_runtime::WorkerThread;
 
 use self::startup::{GatewayParts, control, open_store, take_up, xfrm};
 use crate::reconcile::databases::{read, reserve, state_directory};
@@ -205,21 +205,21 @@ fn inspect_store(config: &Config) -> anyhow::Result<()> {
 struct Gateway {
     database: Database,
     reconciler: Reconciler,
-    workers: Vec<Running>,
+    workers: Vec<WorkerThread>,
     /// Who tells workers their ways past the host's stack.
-    resolver: Option<Running>,
+    resolver: Option<WorkerThread>,
     /// The destinations that workers ask for.
     requested: RequestedDestinations,
     tunnels: TunnelService,
     drops: Vec<Arc<Drops>>,
-    caches: Vec<Arc<CacheCounts>>,
+    caches: Vec<Arc<SharedCacheStats>>,
     events: Receiver<Event>,
     poller: Poller,
     /// Word of links and addresses.
     network: Monitor,
-    paths: PathErrors,
+    paths: PathMtuErrors,
     /// Word of tables of the packet filter that go, where others may take ours.
-    filter: Option<Watch>,
+    filter: Option<TableWatch>,
     /// Word that the machine goes on from a snapshot, where the kernel tells.
     uevents: Option<Uevents>,
     keepalives: Keepalives,

@@ -15,8 +15,8 @@ use std::net::IpAddr;
 
 use anyhow::Context as _;
 use uxfrm_engine::{Cpu, Database, Settings, WireHeaders, Worker};
-use uxfrm_io::{Fitted, Rtnetlink, Share, Tun, xdp::Takes};
-use uxfrm_runtime::{Bay, Events, InlineLane, InlinePorts, Turns};
+use uxfrm_io::{FanoutShare, Rtnetlink, SegmentingPort, Tun, xdp::FrameSelection};
+use uxfrm_runtime::{DevicePorts, EventLoop, Events, InlineLoop, InlinePorts};
 
 use crate::{
     config::{Config, Inline},
@@ -51,8 +51,13 @@ impl InlineDevices {
         let mut protected = Device::find(&mut rtnetlink, inline.protected(), Place::PROTECTED)?;
         let mut wire = Device::find(&mut rtnetlink, inline.wire(), Place::WIRE)?;
         let workers = config.runtime.workers.count().get();
-        protected.prepare(inline.protected_by(), Takes::Passing, workers, descriptors)?;
-        let esp = Takes::Esp { ports: workers::numbers(config) };
+        protected.prepare(
+            inline.protected_by(),
+            FrameSelection::Forwarded,
+            workers,
+            descriptors,
+        )?;
+        let esp = FrameSelection::Esp { ports: workers::numbers(config) };
         wire.prepare(inline.wire_by(), esp, workers, descriptors)?;
         let devices = Self { protected, wire };
         devices.know_host(own).context("can't tell AF_XDP the host's addresses")?;
@@ -88,7 +93,7 @@ pub(crate) struct InlineAttachments<'a> {
     /// The two devices that packets pass between.
     pub(crate) devices: &'a InlineDevices,
     /// Offload devices.
-    pub(crate) bay: &'a Bay,
+    pub(crate) bay: &'a DevicePorts,
 }
 
 /// Opens all sockets and queues, or takes those of the gateway before, for workers and who guides
@@ -118,7 +123,7 @@ pub(crate) fn open(
         let engine = Worker::new(settings, &database.published())?;
         let (guide, talk) = resolver.talk();
         let ports = inline_ports(config, devices, queue, &ports, cpu, descriptors)?;
-        let lane = InlineLane::new(ports, guide, engine, events.clone())?.behind(bay);
+        let lane = InlineLoop::new(ports, guide, engine, events.clone())?.with_devices(bay);
         resolver.add(ResolvedWorker { talk, waker: lane.waker() });
         built.push(lane);
     }
@@ -129,7 +134,7 @@ pub(crate) fn open(
     let unclaimed = ports.into_iter().filter_map(|port| port.unclaimed);
     let drops = built.iter().map(|lane| lane.worker().drops()).chain(unclaimed).collect();
     let caches = built.iter().map(|lane| lane.worker().cache_counts()).collect();
-    let workers = built.into_iter().map(|lane| -> Box<dyn Turns> { Box::new(lane) }).collect();
+    let workers = built.into_iter().map(|lane| -> Box<dyn EventLoop> { Box::new(lane) }).collect();
     Ok(PreparedWorkers { workers, drops, caches, resolver: Some(resolver), programs })
 }
 
@@ -142,7 +147,8 @@ fn inline_ports(
     descriptors: &mut DescriptorStore,
 ) -> anyhow::Result<InlinePorts> {
     let workers = config.runtime.workers.count().get();
-    let share = Share::new(cpu.0, u32::try_from(workers)?).context("more lanes than workers")?;
+    let share =
+        FanoutShare::new(cpu.0, u32::try_from(workers)?).context("more lanes than workers")?;
     let mut sockets = Vec::from(workers::raw(config, share, descriptors)?);
     for port in ports {
         for local in workers::unspecified(port.number) {
@@ -152,5 +158,11 @@ fn inline_ports(
     let protected = devices.protected.open(cpu, workers, descriptors)?;
     let wire = devices.wire.open(cpu, workers, descriptors)?;
     let daemons = ports.iter().filter_map(UdpPort::daemons).collect();
-    Ok(InlinePorts { host: Box::new(Fitted::new(queue)), protected, wire, sockets, daemons })
+    Ok(InlinePorts {
+        host: Box::new(SegmentingPort::new(queue)),
+        protected,
+        wire,
+        sockets,
+        daemons,
+    })
 }

@@ -1,13 +1,13 @@
 //! A thread that carries packets and can be paused while another process takes over (`uxfrm
 //! upgrade`).
 
-use uxfrm_runtime::{Halted, Running, Turns};
+use uxfrm_runtime::{EventLoop, PausedWorker, WorkerThread};
 
 /// A thread, or what it carried while it is paused.
 #[derive(Debug)]
 pub(crate) enum PausableThread {
-    Runs(Running),
-    Rests(Halted),
+    Runs(WorkerThread),
+    Rests(PausedWorker),
     /// It could not be halted or started again.
     Gone,
 }
@@ -17,13 +17,13 @@ impl PausableThread {
     ///
     /// # Errors
     /// When there is no thread to be had.
-    pub(crate) fn start(lane: impl Turns, name: String) -> std::io::Result<Self> {
-        Ok(Self::Runs(Running::start(lane, name, None)?))
+    pub(crate) fn start(lane: impl EventLoop, name: String) -> std::io::Result<Self> {
+        Ok(Self::Runs(WorkerThread::start(lane, name, None)?))
     }
 
     /// One that is to be [resumed](Self::resume).
-    pub(crate) fn resting(lane: impl Turns, name: String) -> Self {
-        Self::Rests(Halted::new(lane, name))
+    pub(crate) fn resting(lane: impl EventLoop, name: String) -> Self {
+        Self::Rests(PausedWorker::new(lane, name))
     }
 
     /// Lets it finish its batch.
@@ -32,7 +32,7 @@ impl PausableThread {
     /// What ended it before.
     pub(crate) fn rest(&mut self) -> anyhow::Result<()> {
         match std::mem::replace(self, Self::Gone) {
-            Self::Runs(running) => *self = running.halt()?.map_or(Self::Gone, Self::Rests),
+            Self::Runs(running) => *self = running.pause()?.map_or(Self::Gone, Self::Rests),
             other @ (Self::Rests(_) | Self::Gone) => *self = other,
         }
         Ok(())
@@ -51,7 +51,7 @@ impl PausableThread {
     }
 
     /// While it rests.
-    pub(crate) const fn paused(&mut self) -> Option<&mut Halted> {
+    pub(crate) const fn paused(&mut self) -> Option<&mut PausedWorker> {
         match self {
             Self::Rests(paused) => Some(paused),
             Self::Runs(_) | Self::Gone => None,

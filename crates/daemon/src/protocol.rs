@@ -14,7 +14,7 @@ pub(crate) enum Datagram {
     /// For one client.
     Own(Zeroizing<Vec<u8>>),
     /// The netlink server's, shared by all whom an event goes to.
-    Shared(Arc<netlink::Datagram>),
+    Shared(Arc<netlink::NetlinkDatagram>),
 }
 
 impl std::ops::Deref for Datagram {
@@ -102,7 +102,7 @@ impl Outbox {
     }
 
     /// Sends a datagram that others are sent, too.
-    pub(crate) fn share(&mut self, to: ClientId, datagram: Arc<netlink::Datagram>) {
+    pub(crate) fn share(&mut self, to: ClientId, datagram: Arc<netlink::NetlinkDatagram>) {
         self.datagrams.push_back((to, Datagram::Shared(datagram)));
     }
 

@@ -25,14 +25,14 @@ pub(crate) mod sequences;
 use std::{collections::BTreeSet, io, net::IpAddr, sync::Arc, time::Duration};
 
 use uxfrm_engine::{
-    Change, Changes, Database, Defaults, Direction, DropCounts, Error, Moment, PolicyChange, Sa,
-    SaId, SaProtocol, Sad, Spd, Spi, UpdatedSa,
+    ChangeSet, Database, DefaultActions, Direction, DropCounts, Error, Moment, PolicyChange, Sa,
+    SaId, SaProtocol, Sad, Spd, Spi, Transaction, UpdatedSa,
 };
 use uxfrm_io::{
-    path_errors::{PathErrors, TooBig},
-    rtnetlink::{Monitor, News},
+    path_errors::{PacketTooBig, PathMtuErrors},
+    rtnetlink::{Monitor, MonitorResult},
 };
-use uxfrm_netlink::Refusal;
+use uxfrm_netlink::NetlinkError;
 
 use self::{retry::Retry, sequences::SequenceStore};
 use crate::{
@@ -68,7 +68,7 @@ pub(crate) struct Reconciler {
     af_xdp: Option<AfXdpDevice>,
     routes: Box<dyn Routes>,
     /// What happened to packets that no policy is for when the guard last followed.
-    defaults: Defaults,
+    defaults: DefaultActions,
     /// Whether routes may be others than the policies want.
     are_routes_behind: bool,
     /// When routes and guard are made to follow anew.
@@ -79,9 +79,9 @@ pub(crate) struct Reconciler {
     measure: Moment,
     look_at_store: Moment,
     /// What was asked for since the last commit.
-    uncommitted: Changes,
+    uncommitted: ChangeSet,
     /// What happened to packets that no policy is for at the last commit.
-    committed_defaults: Defaults,
+    committed_defaults: DefaultActions,
     /// Where packets were too long and since when, as far as nobody was asked about it.
     narrow: BTreeSet<IpAddr>,
     narrow_since: Moment,
@@ -134,7 +134,7 @@ impl Fault {
     }
 
     /// What a client hears whose changes these were.
-    fn refusal(&self, changes: &Changes) -> Refusal {
+    fn refusal(&self, changes: &ChangeSet) -> NetlinkError {
         let is_new = |change: &PolicyChange| matches!(change, PolicyChange::Added(_));
         let what = if changes.defaults || changes.policies.iter().any(is_new) {
             "does not take what the policy needs"
@@ -142,7 +142,7 @@ impl Fault {
             "does not let go of what the policy needed"
         };
         let text = format!("The kernel {what}: {self}");
-        Refusal { errno: self.errno(), text: Some(text.into()), offset: None }
+        NetlinkError { errno: self.errno(), text: Some(text.into()), offset: None }
     }
 }
 
@@ -171,7 +171,7 @@ impl Reconciler {
             review: now(),
             measure: now(),
             look_at_store: now(),
-            uncommitted: Changes::default(),
+            uncommitted: ChangeSet::default(),
             committed_defaults: defaults,
             narrow: BTreeSet::new(),
             narrow_since: now(),
@@ -189,7 +189,7 @@ impl Reconciler {
         &mut self,
         database: &mut Database,
         requester: Requester,
-    ) -> Result<Option<&'static str>, Refusal> {
+    ) -> Result<Option<&'static str>, NetlinkError> {
         let mut changes = self.take_changes(database);
         if self.held > 0 || requester == Requester::KeyManager {
             self.retain_policies(&mut changes, database, requester);
@@ -226,7 +226,7 @@ impl Reconciler {
         if self.waits_for_disk() {
             return DurableChanges::Some;
         }
-        self.uncommitted = Changes::default();
+        self.uncommitted = ChangeSet::default();
         self.committed_defaults = self.defaults;
         DurableChanges::All
     }
@@ -235,7 +235,10 @@ impl Reconciler {
     ///
     /// # Errors
     /// The kernel's or the disk's: all is undone then.
-    pub(crate) fn make_together(&mut self, database: &mut Database) -> Result<Changes, Refusal> {
+    pub(crate) fn make_together(
+        &mut self,
+        database: &mut Database,
+    ) -> Result<ChangeSet, NetlinkError> {
         self.let_stand();
         self.attend(database, Requester::Operator)?;
         let changes = self.uncommitted.clone();
@@ -269,7 +272,7 @@ impl Reconciler {
     /// where all else is refused by now.
     fn retain_policies(
         &mut self,
-        changes: &mut Changes,
+        changes: &mut ChangeSet,
         database: &mut Database,
         requester: Requester,
     ) {
@@ -303,7 +306,7 @@ impl Reconciler {
         changes.extend(self.take_changes(database));
     }
 
-    fn take_changes(&mut self, database: &mut Database) -> Changes {
+    fn take_changes(&mut self, database: &mut Database) -> ChangeSet {
         let changes = database.take_changes();
         self.count_held(&changes.policies);
         changes.removed.iter().for_each(|sa| self.store.dismiss(sa, now()));
@@ -326,7 +329,7 @@ impl Reconciler {
     /// Follows links and addresses, if they have changed.
     pub(crate) fn refresh_host(&mut self, network: &Monitor, database: &mut Database) {
         let news = network.take_news(self.routes.tun());
-        if news == News::Nothing {
+        if news == MonitorResult::Nothing {
             return;
         }
         if let Err(error) = self.routes.refresh_host(news, &database.snapshot().spd) {
@@ -361,7 +364,7 @@ impl Reconciler {
     /// # Errors
     /// The disk's, where states came since the last time: all that was asked for since then is
     /// undone.
-    pub(crate) fn commit(&mut self, database: &mut Database) -> Result<(), Refusal> {
+    pub(crate) fn commit(&mut self, database: &mut Database) -> Result<(), NetlinkError> {
         let changes = std::mem::take(&mut self.uncommitted);
         let committed = self.store.commit();
         let refusal = match (&committed, changes.added.first()) {
@@ -386,12 +389,12 @@ impl Reconciler {
     fn publish(database: &mut Database) {
         // Before packets find the state: its device sends no number that it does not know to be
         // reserved.
-        database.share_numbers();
+        database.push_sequence_limits();
         database.publish();
     }
 
     /// Undoes what several requests did, which routes and guard had followed.
-    fn undo_all(&mut self, changes: Changes, database: &mut Database) {
+    fn undo_all(&mut self, changes: ChangeSet, database: &mut Database) {
         self.defaults = self.committed_defaults;
         let undone = self.undo_whole(changes, database);
         if self.follow_changes(&undone, database).is_err() {
@@ -401,7 +404,7 @@ impl Reconciler {
 
     /// Puts the databases back, states that went or were updated included; some changes came to
     /// nothing in between. What that changed.
-    fn undo_whole(&mut self, mut changes: Changes, database: &mut Database) -> Changes {
+    fn undo_whole(&mut self, mut changes: ChangeSet, database: &mut Database) -> ChangeSet {
         let has = |states: &[Arc<Sa>], sa: &Sa| states.iter().any(|other| other.is_same(sa));
         let gone = std::mem::take(&mut changes.removed);
         let came = std::mem::take(&mut changes.added);
@@ -463,7 +466,7 @@ impl Reconciler {
     /// Routers say what paths take. Anybody can say so of anybody: it is worth asking only of
     /// tunnels' ends and of where a state leads whose packet is quoted, as templates of transport
     /// mode name no end.
-    pub(crate) fn read_path_errors(&mut self, paths: &PathErrors, database: &Database) {
+    pub(crate) fn read_path_errors(&mut self, paths: &PathMtuErrors, database: &Database) {
         let sad = &database.current().sad;
         paths.take(|packet| {
             if self.routes.is_peer(packet.to) || is_sent_by_state(sad, packet) {
@@ -519,7 +522,7 @@ impl Reconciler {
         self.note(result);
         // Devices wait for what was reserved, and stop at what was drawn back before the journal
         // says so.
-        database.share_numbers();
+        database.push_sequence_limits();
     }
 
     /// Notices now and then that the store was removed.
@@ -584,7 +587,7 @@ impl Reconciler {
     /// prefixes of their own, once these are on the disk.
     pub(crate) fn resume_from_vm_snapshot(&mut self, database: &mut Database) {
         let lost = database.apply(now(), |change| change.begin_sas_anew());
-        let Changes { added, removed, .. } = database.take_changes();
+        let ChangeSet { added, removed, .. } = database.take_changes();
         self.store.begin_anew(&removed, &added, now());
         let committed = self.store.commit();
         self.note(committed);
@@ -638,9 +641,9 @@ impl Reconciler {
     }
 
     /// Adding a state whose numbers can't be kept is refused.
-    fn check_journal(&self, changes: &Changes) -> Result<(), Refusal> {
+    fn check_journal(&self, changes: &ChangeSet) -> Result<(), NetlinkError> {
         match &self.fault {
-            Some(error) if !changes.added.is_empty() => Err(Refusal {
+            Some(error) if !changes.added.is_empty() => Err(NetlinkError {
                 errno: error.raw_os_error().unwrap_or(nix::libc::EIO),
                 text: Some(format!("Sequence numbers can't be written down: {error}").into()),
                 offset: None,
@@ -649,12 +652,16 @@ impl Reconciler {
         }
     }
 
-    fn follow_changes(&mut self, changes: &Changes, database: &mut Database) -> Result<(), Fault> {
+    fn follow_changes(
+        &mut self,
+        changes: &ChangeSet,
+        database: &mut Database,
+    ) -> Result<(), Fault> {
         self.routes_follow(changes, database)?;
         self.guard_follows(changes, database)
     }
 
-    fn routes_follow(&mut self, changes: &Changes, database: &mut Database) -> Result<(), Fault> {
+    fn routes_follow(&mut self, changes: &ChangeSet, database: &mut Database) -> Result<(), Fault> {
         if !changes.policies.is_empty() {
             self.routes.change(&changes.policies)?;
             self.publish_host(database);
@@ -662,7 +669,7 @@ impl Reconciler {
         Ok(())
     }
 
-    fn guard_follows(&mut self, changes: &Changes, database: &Database) -> Result<(), Fault> {
+    fn guard_follows(&mut self, changes: &ChangeSet, database: &Database) -> Result<(), Fault> {
         // No snapshot: the next change would have to copy what it touches, within a round too.
         let spd = &database.current().spd;
         if self.guard.as_ref().is_some_and(|guard| guard.may_skip_outgoing(&changes.policies)) {
@@ -723,7 +730,7 @@ impl Reconciler {
     }
 
     /// Puts the databases back, the latest change first; what that changed.
-    fn undo(&mut self, changes: Changes, database: &mut Database) -> Changes {
+    fn undo(&mut self, changes: ChangeSet, database: &mut Database) -> ChangeSet {
         database.apply(now(), |change| {
             for policy in changes.policies.iter().rev() {
                 if let Err(error) = put_back(change, policy) {
@@ -749,7 +756,7 @@ impl Reconciler {
     }
 
     /// Has routes and guard follow what was undone, as far as they had followed what was done.
-    fn repair_tables(&mut self, fault: &Fault, undone: &Changes, database: &mut Database) {
+    fn repair_tables(&mut self, fault: &Fault, undone: &ChangeSet, database: &mut Database) {
         match fault {
             Fault::Route(_) => self.are_routes_behind = true,
             Fault::Guard(_) | Fault::HostBypass(_) | Fault::AfXdpDevice(_) => {
@@ -789,21 +796,21 @@ fn is_exhausted(sa: &Sa) -> bool {
 }
 
 /// What clients hear whose states can't be kept; of all requests that waited for the same write.
-fn no_disk(error: &io::Error, first: &Sa) -> Refusal {
+fn no_disk(error: &io::Error, first: &Sa) -> NetlinkError {
     let text = format!(
         "Sequence numbers can't be written down ({error}): nothing was done from the state with spi {:#x} on",
         first.id().spi.0
     );
     let errno = error.raw_os_error().unwrap_or(nix::libc::EIO);
-    Refusal { errno, text: Some(text.into()), offset: None }
+    NetlinkError { errno, text: Some(text.into()), offset: None }
 }
 
-fn is_sent_by_state(sad: &Sad, TooBig { to, spi }: TooBig) -> bool {
+fn is_sent_by_state(sad: &Sad, PacketTooBig { to, spi }: PacketTooBig) -> bool {
     let id = |spi| SaId { destination: to, spi: Spi(spi), protocol: SaProtocol::Esp };
     spi.is_some_and(|spi| sad.with_id(id(spi)).next().is_some())
 }
 
-fn put_back(change: &mut Change<'_>, policy: &PolicyChange) -> Result<(), Error> {
+fn put_back(change: &mut Transaction<'_>, policy: &PolicyChange) -> Result<(), Error> {
     match policy {
         PolicyChange::Added(entry) => change.delete_policy(&entry.key()).map(drop),
         PolicyChange::Removed(entry) => change.restore_policy(entry).map(drop),

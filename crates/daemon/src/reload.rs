@@ -15,7 +15,7 @@ mod tunnels;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use uxfrm_engine::{Changes, Database, Error as Refused, PolicyChange};
+use uxfrm_engine::{ChangeSet, Database, Error as Refused, PolicyChange};
 
 use crate::{
     batch::provenance::FileOwned,
@@ -80,7 +80,7 @@ pub(crate) struct Outcome {
     pub(crate) lines: Vec<String>,
     pub(crate) faults: Vec<String>,
     /// What listeners are to be told.
-    pub(crate) changes: Changes,
+    pub(crate) changes: ChangeSet,
     /// Seconds that acquires wait from now on, where that is another time.
     pub(crate) acquire_expires: Option<u32>,
 }
@@ -216,9 +216,9 @@ fn make(
     difference: Difference,
     database: &mut Database,
     reconciler: &mut Reconciler,
-) -> anyhow::Result<Changes> {
+) -> anyhow::Result<ChangeSet> {
     if difference.is_empty() {
-        return Ok(Changes::default());
+        return Ok(ChangeSet::default());
     }
     let done = database.apply(now(), |change| difference.carry_out(change));
     if let Err((line, refused)) = done {
@@ -228,7 +228,7 @@ fn make(
     together(database, reconciler)
 }
 
-fn together(database: &mut Database, reconciler: &mut Reconciler) -> anyhow::Result<Changes> {
+fn together(database: &mut Database, reconciler: &mut Reconciler) -> anyhow::Result<ChangeSet> {
     reconciler.make_together(database).map_err(|refusal| {
         let text = refusal.text.unwrap_or_default();
         anyhow::anyhow!("{text} (errno {}); nothing was changed", refusal.errno)

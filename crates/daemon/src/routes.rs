@@ -32,9 +32,9 @@ mod sysctl;
 
 use std::{net::IpAddr, sync::Arc};
 
-use uxfrm_engine::{Host, PolicyChange, PolicyEntry, Spd};
-use uxfrm_io::absent::is_absent;
-use uxfrm_io::rtnetlink::{self, Monitor, News, RouteChange, Rtnetlink};
+use uxfrm_engine::{HostView, PolicyChange, PolicyEntry, Spd};
+use uxfrm_io::absent::is_missing;
+use uxfrm_io::rtnetlink::{self, Monitor, MonitorResult, RouteChange, Rtnetlink};
 use uxfrm_packet::Version;
 
 use crate::config::DIVERTED;
@@ -123,7 +123,7 @@ impl HostRoutes {
             peers: Peers::new(mark),
             is_up: true,
             later: Vec::new(),
-            has_ipv6: !is_absent(Version::V6),
+            has_ipv6: !is_missing(Version::V6),
         })
     }
 
@@ -330,13 +330,13 @@ impl HostRoutes {
 
     /// What workers are to know of the host: its addresses, and the largest IP packet that the
     /// network takes towards all peers.
-    pub(crate) fn host(&self) -> Host {
+    pub(crate) fn host(&self) -> HostView {
         let (addresses, narrow) = (self.own.iter().copied().collect(), self.peers.narrow().clone());
-        Host { addresses, mtu: self.peers.mtu(), narrow }
+        HostView { addresses, mtu: self.peers.mtu(), narrow }
     }
 
     /// The same, if it may have changed since the last time.
-    pub(crate) fn take_route_news(&mut self) -> Option<Host> {
+    pub(crate) fn take_route_news(&mut self) -> Option<HostView> {
         self.peers.take_route_news().then(|| self.host())
     }
 
@@ -365,12 +365,16 @@ impl HostRoutes {
     ///
     /// # Errors
     /// As [`HostRoutes::follow`].
-    pub(crate) fn refresh_host(&mut self, news: News, spd: &Spd) -> Result<(), rtnetlink::Error> {
+    pub(crate) fn refresh_host(
+        &mut self,
+        news: MonitorResult,
+        spd: &Spd,
+    ) -> Result<(), rtnetlink::Error> {
         self.put_rules_back()?;
         sysctl::forward_from(&self.name);
         self.ways.outdate();
         let is_up = self.rtnetlink.link_of_index(self.tun)?.is_up;
-        let was_up = std::mem::replace(&mut self.is_up, is_up) && news != News::RoutesWent;
+        let was_up = std::mem::replace(&mut self.is_up, is_up) && news != MonitorResult::RoutesGone;
         let came_back = is_up && !was_up;
         let [own, sources] = addresses::of_host(&mut self.rtnetlink)?;
         if came_back || own != self.own || sources != self.sources {
@@ -404,7 +408,7 @@ pub(crate) fn describe(spd: &Spd, tun: &str, mark: u32) -> Vec<String> {
 
 /// Those that the kernel has.
 fn versions() -> impl Iterator<Item = Version> {
-    [Version::V4, Version::V6].into_iter().filter(|version| !is_absent(*version))
+    [Version::V4, Version::V6].into_iter().filter(|version| !is_missing(*version))
 }
 
 /// What is not there need not be deleted: the kernel takes a device's routes along with it.

@@ -8,7 +8,7 @@ use std::{
 };
 
 use nix::{errno::Errno, unistd::Uid};
-use uxfrm_io::confine::{self, Confined, Extra, Places};
+use uxfrm_io::confine::{self, AllowedPaths, Confinement, ExtraRight};
 
 use crate::{
     config::{Config, Inline},
@@ -30,7 +30,7 @@ pub(crate) fn begin(config: &Config) {
 }
 
 /// All is open: gives up what is not needed any more. To be kept until the end.
-pub(crate) fn close(path: &Path, config: &Config) -> Confined {
+pub(crate) fn close(path: &Path, config: &Config) -> Confinement {
     let places = places(path, config);
     let confined = confine::control(&extras(path, config, &places), &places);
     if let Some(left) = confined.faults() {
@@ -68,15 +68,15 @@ pub(crate) fn with_sandbox_advice(words: String) -> String {
     )
 }
 
-fn extras(path: &Path, config: &Config, places: &Places) -> Vec<Extra> {
+fn extras(path: &Path, config: &Config, places: &AllowedPaths) -> Vec<ExtraRight> {
     let is_inline = config.inline.as_ref().is_some_and(Inline::has_af_xdp);
-    let tables = (config.wire.af_xdp.is_some() || is_inline).then_some(Extra::KernelTables);
-    let others = belong_to_others(path, config, places).then_some(Extra::OthersFiles);
+    let tables = (config.wire.af_xdp.is_some() || is_inline).then_some(ExtraRight::BpfMaps);
+    let others = belong_to_others(path, config, places).then_some(ExtraRight::OthersFiles);
     tables.into_iter().chain(others).collect()
 }
 
 /// Whether root needs more than being the owner for what it reads again and writes.
-fn belong_to_others(path: &Path, config: &Config, places: &Places) -> bool {
+fn belong_to_others(path: &Path, config: &Config, places: &AllowedPaths) -> bool {
     let own = Uid::effective();
     let is_others = |path: &Path| fs::metadata(path).is_ok_and(|file| file.uid() != own.as_raw());
     let directories = places.read.iter().chain(&places.write).map(PathBuf::as_path);
@@ -89,7 +89,7 @@ fn files(config: &Config) -> impl Iterator<Item = &Path> {
     batches.chain(config.device.iter().filter_map(|device| device.profile_file()))
 }
 
-fn places(path: &Path, config: &Config) -> Places {
+fn places(path: &Path, config: &Config) -> AllowedPaths {
     let of_others: Vec<_> = std::iter::once(path).chain(files(config)).flat_map(around).collect();
     let store = config.xfrm.sequences.as_deref();
     let witness = store.and_then(sequences::witness_path);
@@ -101,7 +101,7 @@ fn places(path: &Path, config: &Config) -> Places {
         store.into_iter().chain(witness).chain(socket).chain(fallback_socket::own()).collect();
     let mut read = of_others;
     read.extend(["/run/netns", "/etc/localtime", "/usr/share/zoneinfo"].map(PathBuf::from));
-    Places { read, write }
+    AllowedPaths { read, write }
 }
 
 /// Where a file is, as another may take its place there; and where a symbolic link leads.

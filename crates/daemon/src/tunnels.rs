@@ -23,14 +23,15 @@ use std::sync::Arc;
 
 use uxfrm_io::Rtnetlink;
 use uxfrm_link::TunnelLink;
-use uxfrm_netlink::{Answers, ClientId, Datagram, Options, Refusal};
+use uxfrm_netlink::{AnswerWriter, ClientId, NetlinkDatagram, NetlinkError, SocketOptions};
 use uxfrm_packet::{Protocol, Version};
 use uxfrm_runtime::{
-    Change, Incoming, Interface, SocketCounts, Sockets, Source, TunnelControl, TunnelCounts,
-    TunnelLane,
+    ReceivePort, ReceiveSource, SocketCounts, TunnelChange, TunnelControl, TunnelCounts,
+    TunnelInterface, TunnelLoop, TunnelSockets,
 };
 use uxfrm_tunnel::{
-    Config, Port, PortIdentity, PortRequest, Ports, Tunnel, Tunnels, counters::Drops,
+    DecapPort, DecapPorts, PortIdentity, PortRequest, Tunnel, TunnelConfig, Tunnels,
+    counters::TunnelDrops,
 };
 
 use self::per_address_sockets::WildcardPort;
@@ -48,9 +49,9 @@ const EOPNOTSUPP: i32 = 95;
 #[derive(Debug, Default)]
 pub(crate) struct TunnelService {
     tunnels: Tunnels,
-    ports: Ports,
+    ports: DecapPorts,
     interfaces: Vec<TunnelInterface>,
-    sockets: Vec<(Source, Arc<SocketCounts>)>,
+    sockets: Vec<(ReceiveSource, Arc<SocketCounts>)>,
     wide: Vec<WildcardPort>,
     worker: Option<Worker>,
 }
@@ -68,21 +69,21 @@ struct TunnelInterface {
 struct Worker {
     thread: PausableThread,
     control: TunnelControl,
-    drops: Arc<Drops>,
+    drops: Arc<TunnelDrops>,
 }
 
 /// Its name.
 const THREAD: &str = "uxfrm-tunnels";
 
 impl Worker {
-    fn start() -> Result<Self, Refusal> {
+    fn start() -> Result<Self, NetlinkError> {
         let errors = vec![
             sockets::raw(Version::V4, Protocol::ICMP)?,
             sockets::raw(Version::V6, Protocol::ICMPV6)?,
         ];
         let outgoing = [sockets::sending(Version::V4)?, sockets::sending(Version::V6)?];
-        let sockets = Sockets { incoming: Vec::new(), errors, outgoing };
-        let (lane, control) = TunnelLane::new(sockets).map_err(error::of_worker)?;
+        let sockets = TunnelSockets { incoming: Vec::new(), errors, outgoing };
+        let (lane, control) = TunnelLoop::new(sockets).map_err(error::of_worker)?;
         let drops = lane.drops();
         let thread = PausableThread::start(lane, THREAD.to_owned())
             .map_err(|error| error::of_system(&error, "a thread for tunnels"))?;
@@ -96,18 +97,18 @@ impl TunnelService {
     /// # Errors
     /// The kernel's errno: `EALREADY` when it is there, `EADDRINUSE` when the UDP port is taken,
     /// `EINVAL` for what can't be.
-    pub(crate) fn add_port(&mut self, request: &PortRequest) -> Result<(), Refusal> {
-        let port = Port::of(request).map_err(error::of_tunnel)?;
+    pub(crate) fn add_port(&mut self, request: &PortRequest) -> Result<(), NetlinkError> {
+        let port = DecapPort::of(request).map_err(error::of_tunnel)?;
         let mut ports = self.ports.clone();
         ports.add(port).map_err(error::of_tunnel)?;
         let socket = sockets::datagrams(&port)?;
         let wide = sockets::wide(port, &socket);
-        let incoming = Incoming {
-            source: Source::Datagrams(port.identity),
+        let incoming = ReceivePort {
+            source: ReceiveSource::Datagrams(port.identity),
             port: Box::new(socket),
             counts: Arc::default(),
         };
-        self.order(self.tunnels.clone(), ports, vec![Change::Listen(incoming)])?;
+        self.order(self.tunnels.clone(), ports, vec![TunnelChange::Listen(incoming)])?;
         self.wide.extend(wide);
         self.open_per_address();
         Ok(())
@@ -117,11 +118,11 @@ impl TunnelService {
     ///
     /// # Errors
     /// `EINVAL` when it is not there.
-    pub(crate) fn delete_port(&mut self, request: &PortRequest) -> Result<(), Refusal> {
+    pub(crate) fn delete_port(&mut self, request: &PortRequest) -> Result<(), NetlinkError> {
         let identity = PortIdentity::of(request).map_err(error::of_tunnel)?;
         let mut ports = self.ports.clone();
         ports.delete(&identity).map_err(error::of_tunnel)?;
-        let leave = vec![Change::Leave(Source::Datagrams(identity))];
+        let leave = vec![TunnelChange::StopListening(ReceiveSource::Datagrams(identity))];
         self.order(self.tunnels.clone(), ports, leave)?;
         self.open_per_address();
         Ok(())
@@ -132,21 +133,21 @@ impl TunnelService {
     /// # Errors
     /// `EEXIST` when a tunnel has these ends or an interface this name; what the kernel or
     /// [`uxfrm_tunnel`] does not take.
-    pub(crate) fn add_link(&mut self, link: &TunnelLink) -> Result<(), Refusal> {
+    pub(crate) fn add_link(&mut self, link: &TunnelLink) -> Result<(), NetlinkError> {
         let tunnel = Tunnel::new(&link.name, link.config.clone()).map_err(error::of_tunnel)?;
         let mut tunnels = self.tunnels.clone();
         let tunnel = tunnels.add(tunnel).map_err(error::of_tunnel)?;
         let mut rtnetlink = Rtnetlink::open().map_err(error::of_rtnetlink)?;
         // Opening it would take over a persistent TUN of that name.
         if rtnetlink.link(&link.name).is_ok() {
-            return Err(Refusal::bare(EEXIST));
+            return Err(NetlinkError::bare(EEXIST));
         }
         let route = sockets::route(tunnel, link.mtu, &mut rtnetlink)?;
         let (tun, index) = sockets::tun(link, &route, &mut rtnetlink)?;
         let counts: Arc<TunnelCounts> = Arc::default();
-        let interface = Interface { route, port: tun, counts: Arc::clone(&counts) };
+        let interface = TunnelInterface { route, port: tun, counts: Arc::clone(&counts) };
         let mut changes = self.sockets_for(&tunnels)?;
-        changes.push(Change::Open(interface));
+        changes.push(TunnelChange::Open(interface));
         self.order(tunnels, self.ports.clone(), changes)?;
         self.interfaces.push(TunnelInterface { name: link.name.clone(), index, counts });
         self.open_per_address();
@@ -158,10 +159,10 @@ impl TunnelService {
     /// # Errors
     /// `ENODEV` when there is none, `EOPNOTSUPP` when it is of another kind, `EEXIST` when another
     /// has these ends.
-    pub(crate) fn change_link(&mut self, link: &TunnelLink) -> Result<(), Refusal> {
-        let before = self.tunnels.named(&link.name).ok_or(Refusal::bare(ENODEV))?;
+    pub(crate) fn change_link(&mut self, link: &TunnelLink) -> Result<(), NetlinkError> {
+        let before = self.tunnels.named(&link.name).ok_or(NetlinkError::bare(ENODEV))?;
         if before.config().kind != link.config.kind {
-            return Err(Refusal::bare(EOPNOTSUPP));
+            return Err(NetlinkError::bare(EOPNOTSUPP));
         }
         let index = self.index_of(&link.name)?;
         let (tunnel, overhead) = (Tunnel::new(&link.name, link.config.clone()), before.overhead());
@@ -173,7 +174,7 @@ impl TunnelService {
         let route = sockets::route(tunnel, link.mtu.or(kept), &mut rtnetlink)?;
         sockets::adjust(index, &route, link.admin, &mut rtnetlink)?;
         let mut changes = self.sockets_for(&tunnels)?;
-        changes.push(Change::Alter(route));
+        changes.push(TunnelChange::Replace(route));
         self.order(tunnels, self.ports.clone(), changes)?;
         self.open_per_address();
         Ok(())
@@ -183,10 +184,10 @@ impl TunnelService {
     ///
     /// # Errors
     /// `ENODEV` when there is none.
-    pub(crate) fn delete_link(&mut self, name: &str) -> Result<(), Refusal> {
+    pub(crate) fn delete_link(&mut self, name: &str) -> Result<(), NetlinkError> {
         let mut tunnels = self.tunnels.clone();
         tunnels.delete(name).map_err(error::of_tunnel)?;
-        let mut changes = vec![Change::Close(name.to_owned())];
+        let mut changes = vec![TunnelChange::Close(name.to_owned())];
         changes.extend(self.sockets_for(&tunnels)?);
         self.order(tunnels, self.ports.clone(), changes)?;
         self.interfaces.retain(|opened| opened.name != name);
@@ -215,19 +216,21 @@ impl TunnelService {
         connection: u32,
         identity: Identity,
         datagram: &[u8],
-    ) -> impl Iterator<Item = Datagram> {
+    ) -> impl Iterator<Item = NetlinkDatagram> {
         self.maintain();
         let client = ClientId { connection, port: identity.port };
-        let options = Options::from_bits_truncate(identity.options);
-        Answers::to(datagram, client, options, move |message, answers| match identity.dialect {
-            Dialect::Generic => genl::act(self, message, answers),
-            Dialect::Route => rtnl::act(self, message, answers),
-            Dialect::Xfrm
-            | Dialect::Devices
-            | Dialect::AcquireExpires
-            | Dialect::Reload
-            | Dialect::Upgrade => {
-                Err(Refusal::bare(EOPNOTSUPP)) // is not asked here
+        let options = SocketOptions::from_bits_truncate(identity.options);
+        AnswerWriter::to(datagram, client, options, move |message, answers| {
+            match identity.dialect {
+                Dialect::Generic => genl::act(self, message, answers),
+                Dialect::Route => rtnl::act(self, message, answers),
+                Dialect::Xfrm
+                | Dialect::Devices
+                | Dialect::AcquireExpires
+                | Dialect::Reload
+                | Dialect::Upgrade => {
+                    Err(NetlinkError::bare(EOPNOTSUPP)) // is not asked here
+                }
             }
         })
     }
@@ -245,28 +248,32 @@ impl TunnelService {
         Ok(self.worker.map_or(Ok(()), |worker| worker.thread.stop())?)
     }
 
-    fn index_of(&self, name: &str) -> Result<u32, Refusal> {
+    fn index_of(&self, name: &str) -> Result<u32, NetlinkError> {
         let opened = self.interfaces.iter().find(|opened| opened.name == name);
-        opened.map(|opened| opened.index).ok_or(Refusal::bare(ENODEV))
+        opened.map(|opened| opened.index).ok_or(NetlinkError::bare(ENODEV))
     }
 
     /// What has to be different about raw sockets for these tunnels.
-    fn sockets_for(&self, tunnels: &Tunnels) -> Result<Vec<Change>, Refusal> {
+    fn sockets_for(&self, tunnels: &Tunnels) -> Result<Vec<TunnelChange>, NetlinkError> {
         let wanted = protocols(tunnels.iter().map(|tunnel| tunnel.config()));
-        let there: Vec<Source> = self.sockets.iter().map(|(source, _)| *source).collect();
+        let there: Vec<ReceiveSource> = self.sockets.iter().map(|(source, _)| *source).collect();
         let mut changes = Vec::new();
         for (version, protocol) in &wanted {
-            let source = Source::Protocol(*version, *protocol);
+            let source = ReceiveSource::Protocol(*version, *protocol);
             if !there.contains(&source) {
                 let port = sockets::raw(*version, *protocol)?;
-                changes.push(Change::Listen(Incoming { source, port, counts: Arc::default() }));
+                changes.push(TunnelChange::Listen(ReceivePort {
+                    source,
+                    port,
+                    counts: Arc::default(),
+                }));
             }
         }
         let unused = there.into_iter().filter(|source| match source {
-            Source::Protocol(version, protocol) => !wanted.contains(&(*version, *protocol)),
-            Source::Datagrams(_) => false,
+            ReceiveSource::Protocol(version, protocol) => !wanted.contains(&(*version, *protocol)),
+            ReceiveSource::Datagrams(_) => false,
         });
-        changes.extend(unused.map(Change::Leave));
+        changes.extend(unused.map(TunnelChange::StopListening));
         Ok(changes)
     }
 
@@ -274,24 +281,24 @@ impl TunnelService {
     fn order(
         &mut self,
         tunnels: Tunnels,
-        ports: Ports,
-        changes: Vec<Change>,
-    ) -> Result<(), Refusal> {
+        ports: DecapPorts,
+        changes: Vec<TunnelChange>,
+    ) -> Result<(), NetlinkError> {
         let mut sockets = self.sockets.clone();
         for change in &changes {
             match change {
-                Change::Listen(incoming) => {
+                TunnelChange::Listen(incoming) => {
                     sockets.push((incoming.source, Arc::clone(&incoming.counts)));
                 }
-                Change::Leave(source) => sockets.retain(|(known, _)| known != source),
-                Change::Open(_) | Change::Alter(_) | Change::Close(_) => {}
+                TunnelChange::StopListening(source) => sockets.retain(|(known, _)| known != source),
+                TunnelChange::Open(_) | TunnelChange::Replace(_) | TunnelChange::Close(_) => {}
             }
         }
         if self.worker.is_none() {
             self.worker = Some(Worker::start()?);
         }
         if let Some(worker) = &self.worker {
-            let ordered = worker.control.order(tunnels.clone(), ports.clone(), changes);
+            let ordered = worker.control.apply(tunnels.clone(), ports.clone(), changes);
             ordered.map_err(error::of_worker)?;
         }
         (self.tunnels, self.ports, self.sockets) = (tunnels, ports, sockets);
@@ -300,9 +307,9 @@ impl TunnelService {
 }
 
 /// What comes without UDP, each once.
-fn protocols<'c>(configs: impl Iterator<Item = &'c Config>) -> Vec<(Version, Protocol)> {
+fn protocols<'c>(configs: impl Iterator<Item = &'c TunnelConfig>) -> Vec<(Version, Protocol)> {
     let mut protocols = Vec::new();
-    for Config { kind, carries, .. } in configs {
+    for TunnelConfig { kind, carries, .. } in configs {
         for version in [Version::V4, Version::V6] {
             let wanted = (kind.outer(), kind.protocol(version));
             if carries.takes(version) && !protocols.contains(&wanted) {

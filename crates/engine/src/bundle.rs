@@ -19,11 +19,12 @@ pub(crate) use tx_record::TxRecord;
 
 use crate::esp::encap::{EncapLayer, EncapMode, InnerInfo, OuterForm};
 use crate::esp::encap_layout::EncapRoom;
-use crate::events::acquire::Missing;
+use crate::events::acquire::MissingSa;
 use crate::spd::policy::MAX_TEMPLATES;
 use crate::{
-    Attachment, DropReason, Family, FlowKey, Handover, Level, Mark, Mode, Moment, OutboundQuery,
-    PolicyEntry, PolicyFlags, Sa, SaId, Settings, Snapshot, Spi, Template, Wanted, WireHeaders,
+    Attachment, DropReason, Family, FlowKey, Mark, Mode, Moment, OffloadOrder, OutboundQuery,
+    PolicyEntry, PolicyFlags, Sa, SaId, SaRequest, Settings, Snapshot, Spi, Template,
+    TemplateLevel, WireHeaders,
 };
 
 /// Upper bound of SAs per packet: those of a sub policy and a main policy.
@@ -69,7 +70,7 @@ pub(crate) struct Bundle {
     /// Where the outermost layer is offloaded, if it is.
     pub(crate) device: Option<Attachment>,
     /// Handover for packets that fit and need nothing but the device.
-    pub(crate) plain_handover: Option<Handover>,
+    pub(crate) plain_handover: Option<OffloadOrder>,
     /// Creation sequence number.
     created: u64,
 }
@@ -215,7 +216,7 @@ fn resolve_chain<'a>(
     deciding: &Deciding<'_>,
     flow: &FlowKey,
     settings: &Settings,
-    missing: &mut Vec<Missing>,
+    missing: &mut Vec<MissingSa>,
 ) -> Result<SaChain<'a>, DropReason> {
     let mut chain = SaChain::default();
     let (mut source, mut destination) = (flow.source, flow.destination);
@@ -223,13 +224,13 @@ fn resolve_chain<'a>(
         for (place, template) in (0..).zip(entry.templates().take(MAX_TEMPLATES)) {
             let ends = ends(&template, (source, destination));
             let query = query(entry, &template, ends, flow, settings);
-            chain.is_per_flow |= snapshot.sad.tells_flows_apart(&query);
-            let missing_one = |pcpu| Missing {
+            chain.is_per_flow |= snapshot.sad.has_flow_selectors(&query);
+            let missing_one = |pcpu| MissingSa {
                 policy: entry.index(),
                 template: place,
-                wanted: Wanted { pcpu, ..wanted(&query, entry.mark(), settings) },
+                wanted: SaRequest { pcpu, ..wanted(&query, entry.mark(), settings) },
             };
-            match snapshot.sad.outbound_on(entry.device(), &query) {
+            match snapshot.sad.lookup_outbound_on(entry.device(), &query) {
                 Ok(sa) => {
                     if entry.flags().contains(PolicyFlags::CPU_ACQUIRE)
                         && sa.config().pcpu != Some(query.cpu)
@@ -241,7 +242,7 @@ fn resolve_chain<'a>(
                     chain.states.push(sa);
                 }
                 Err(DropReason::OutNoState) => {
-                    if template.level == Level::Required
+                    if template.level == TemplateLevel::Required
                         && device::is_on_other_device(snapshot, &query)
                     {
                         return Err(DropReason::OutDeviceMismatch);
@@ -250,10 +251,10 @@ fn resolve_chain<'a>(
                     // `xfrm_state_find`).
                     if !is_taken(snapshot, &query) {
                         missing.push(missing_one(None));
-                    } else if template.level == Level::Required {
+                    } else if template.level == TemplateLevel::Required {
                         missing.clear();
                     }
-                    if template.level == Level::Required {
+                    if template.level == TemplateLevel::Required {
                         return Err(DropReason::OutNoState);
                     }
                 }
@@ -311,11 +312,11 @@ fn is_taken(snapshot: &Snapshot, query: &OutboundQuery<'_>) -> bool {
 
 /// `xfrm_get_saddr` asks the routing table for an open source address; here it is the host's own
 /// address.
-fn wanted(query: &OutboundQuery<'_>, mark: Mark, settings: &Settings) -> Wanted {
+fn wanted(query: &OutboundQuery<'_>, mark: Mark, settings: &Settings) -> SaRequest {
     let own = || settings.addresses.like(query.destination);
     let source =
         if query.source.is_unspecified() { own().unwrap_or(query.source) } else { query.source };
-    Wanted {
+    SaRequest {
         source,
         destination: query.destination,
         protocol: query.protocol,

@@ -24,18 +24,18 @@ use timers::Timers;
 use uxfrm_crypto::Backend;
 
 use crate::sa::iv::IvPrefixSource;
-use crate::sa::replay_store::Keeper;
+use crate::sa::replay_store::ReplayKeeper;
 use crate::sa::shared_config::ConfigInterner;
-use crate::spd::store::{Ledger, PolicyCursor};
+use crate::spd::store::{PolicyCursor, PolicyStore};
 use crate::{
-    Acquires, Host, Keepalive, Moment, PolicyEntry, Published, Revised, Revision, Sa, Sad,
-    Snapshot, Spd,
+    AcquireView, HostView, Keepalive, Moment, PolicyEntry, Published, Rebuild, RebuiltIndex, Sa,
+    Sad, Snapshot, Spd,
 };
 
-pub use change::Change;
-pub use change_set::{Changes, PolicyChange, UpdatedSa};
+pub use change::Transaction;
+pub use change_set::{ChangeSet, PolicyChange, UpdatedSa};
 pub use devices::LinkDown;
-pub use metadata_support::Senses;
+pub use metadata_support::MetadataSupport;
 pub use order::StateCursor;
 
 /// The databases of states and policies. Sans-IO and single-threaded; workers read what it
@@ -62,7 +62,7 @@ pub struct Database {
     newest: OnceLock<Arc<Snapshot>>,
     next: Snapshot,
     tracking: ChangeTracking,
-    policy_store: Ledger,
+    policy_store: PolicyStore,
     policy_buffer: DoubleBuffer<Spd>,
     sa_buffer: DoubleBuffer<Sad>,
     /// Policies to be inserted together.
@@ -77,10 +77,10 @@ pub struct Database {
     keepalives: Vec<Keepalive>,
     offloads: DeviceOffloads,
     interner: ConfigInterner,
-    senses: Senses,
+    senses: MetadataSupport,
     backend: Backend,
     iv_prefixes: IvPrefixSource,
-    keeper: Keeper,
+    keeper: ReplayKeeper,
 }
 
 /// Whether copies of older databases still hold removed entries: states and their keys, or many
@@ -128,7 +128,7 @@ impl Database {
             newest: OnceLock::new(),
             next: Snapshot::default(),
             tracking: ChangeTracking::None,
-            policy_store: Ledger::default(),
+            policy_store: PolicyStore::default(),
             policy_buffer: DoubleBuffer::default(),
             sa_buffer: DoubleBuffer::default(),
             new_policies: Vec::new(),
@@ -141,16 +141,16 @@ impl Database {
             keepalives: Vec::new(),
             offloads: DeviceOffloads::default(),
             interner: ConfigInterner::default(),
-            senses: Senses::default(),
+            senses: MetadataSupport::default(),
             backend,
             iv_prefixes: IvPrefixSource::new(seed),
-            keeper: Keeper::default(),
+            keeper: ReplayKeeper::default(),
         }
     }
 
     /// Sets which metadata the ports supply, before anything is added: what needs more is refused
     /// from now on.
-    pub fn set_senses(&mut self, senses: Senses) {
+    pub fn set_metadata_support(&mut self, senses: MetadataSupport) {
         self.senses = senses;
     }
 
@@ -213,24 +213,24 @@ impl Database {
     /// assert_eq!(database.published().load().sad.len(), 1);
     /// # Ok::<(), uxfrm_engine::Error>(())
     /// ```
-    pub fn attend(&mut self) {
+    pub fn track_changes(&mut self) {
         if matches!(self.tracking, ChangeTracking::None) {
-            self.tracking = ChangeTracking::Owner(Changes::default());
+            self.tracking = ChangeTracking::Owner(ChangeSet::default());
         }
     }
 
     /// The same for an owner who also keeps received numbers across restarts. To be called before
     /// anything is added.
-    pub fn attend_with(&mut self, keeper: Keeper) {
+    pub fn track_changes_with(&mut self, keeper: ReplayKeeper) {
         self.keeper = keeper;
-        self.attend();
+        self.track_changes();
     }
 
     /// Changes since the last call; empty unless [tracked](Database::attend).
     #[must_use]
-    pub fn take_changes(&mut self) -> Changes {
+    pub fn take_changes(&mut self) -> ChangeSet {
         match &mut self.tracking {
-            ChangeTracking::None => Changes::default(),
+            ChangeTracking::None => ChangeSet::default(),
             ChangeTracking::Owner(changes) => std::mem::take(changes),
         }
     }
@@ -251,8 +251,8 @@ impl Database {
 
     /// Makes any number of changes and publishes once, if there was one. A change that fails leaves
     /// everything as it was; those before it stand.
-    pub fn apply<R>(&mut self, now: Moment, changes: impl FnOnce(&mut Change<'_>) -> R) -> R {
-        let mut change = Change { database: self, now, changed: false };
+    pub fn apply<R>(&mut self, now: Moment, changes: impl FnOnce(&mut Transaction<'_>) -> R) -> R {
+        let mut change = Transaction { database: self, now, changed: false };
         let result = changes(&mut change);
         let changed = change.changed;
         self.open_states();
@@ -268,22 +268,22 @@ impl Database {
     /// Policies that were inserted or removed one by one, once no more are, to be planned anew by a
     /// caller with time: until [`Database::adopt`] nothing waits for them. Each is returned once.
     #[must_use]
-    pub fn take_revision(&mut self) -> Option<Revision> {
-        self.rebuild_state.take().then(|| self.next.spd.revision())
+    pub fn take_rebuild(&mut self) -> Option<Rebuild> {
+        self.rebuild_state.take().then(|| self.next.spd.start_rebuild())
     }
 
     /// Requests a rebuild of all policies at once, also if nothing would be gained:
     /// [`Database::take_revision`] returns it. No effect while one is under way.
-    pub fn demand_revision(&mut self) {
+    pub fn request_rebuild(&mut self) {
         self.rebuild_state.request_now();
     }
 
     /// Installs rebuilt policies, with all changes made meanwhile: look-ups find the same, faster.
     /// `None` if the rebuild failed; that, and an outdated result, is rebuilt later.
-    pub fn adopt(&mut self, revised: Option<Revised>, now: Moment) {
+    pub fn install_rebuilt(&mut self, revised: Option<RebuiltIndex>, now: Moment) {
         let moved = self.rebuild_state.end();
         if let (Some(revised), Some(moved)) = (revised, moved) {
-            self.policy_buffer.part(&mut self.next.spd).adopt(revised, &moved);
+            self.policy_buffer.part(&mut self.next.spd).install(revised, &moved);
             // Older copies have the old plan, and are no help with the new one.
             self.policy_buffer.release_old();
             self.invalidate_newest();
@@ -299,7 +299,7 @@ impl Database {
     }
 
     /// Publishes key managers and pending acquires to workers. States and policies do not change.
-    pub fn set_acquires(&mut self, acquires: Acquires) {
+    pub fn set_acquires(&mut self, acquires: AcquireView) {
         if *self.next.acquires != acquires {
             self.next.acquires = Arc::new(acquires);
             self.invalidate_newest();
@@ -307,7 +307,7 @@ impl Database {
     }
 
     /// Publishes the host's current addresses and MTUs to workers.
-    pub fn set_host(&mut self, host: Host) {
+    pub fn set_host(&mut self, host: HostView) {
         if self.next.host.as_deref() != Some(&host) {
             self.next.host = Some(Arc::new(host));
             self.invalidate_newest();
@@ -415,7 +415,7 @@ impl Database {
         let spd = self.policy_buffer.part(&mut self.next.spd);
         match &self.new_policies[..] {
             [alone] => {
-                spd.insert_one(alone);
+                spd.insert_deferred(alone);
                 self.policy_buffer.record_insert(alone);
             }
             all => spd.insert_all(all),
@@ -428,7 +428,7 @@ impl Database {
     }
 
     fn schedule_rebuild(&mut self, now: Moment) {
-        if self.next.spd.is_outgrown() && self.rebuild_state.request() {
+        if self.next.spd.needs_rebuild() && self.rebuild_state.request() {
             self.timers.wake_rebuild(now.plus(QUIET));
         }
     }

@@ -4,7 +4,7 @@ pub(crate) mod acquire;
 
 use std::sync::Arc;
 
-use crate::{FlowKey, PolicyEntry, PolicyIndex, SaId, Wanted};
+use crate::{FlowKey, PolicyEntry, PolicyIndex, SaId, SaRequest};
 
 /// An event of an SA or policy. The runtime drains them after each batch and each timer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub enum Event {
         /// Index of the template without SA.
         template: u8,
         /// The SA.
-        wanted: Wanted,
+        wanted: SaRequest,
         /// Flow of the first packet.
         flow: FlowKey,
     },

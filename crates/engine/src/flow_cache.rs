@@ -29,14 +29,14 @@ use family_cache::FamilyCache;
 use key::{ContextNumbers, KeyBuilder};
 use table::{Epochs, Value};
 use uxfrm_packet::Version;
-use validity::Concerned;
+use validity::ScopeEpochs;
 use verdicts::{VerdictTable, is_sub};
 
 use crate::spd::classifier::{Best, LOOKUP_BATCH};
-use crate::{AnswerId, Direction, FlowKey, Moment, PolicyEntry, PolicyKind, Sa, Spd, Spi};
+use crate::{Direction, FlowKey, Moment, PolicyEntry, PolicyKind, Sa, Spd, Spi, VerdictId};
 
-pub use counters::published::CacheCounts;
-pub(crate) use probe::Trail;
+pub use counters::published::SharedCacheStats;
+pub(crate) use probe::FlowProbe;
 
 /// When a flow cache is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -65,7 +65,7 @@ pub struct CacheSettings {
 
 /// Settings of the caches of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CacheFamilies {
+pub struct CacheFamilySettings {
     /// IPv4.
     pub v4: CacheSettings,
     /// IPv6.
@@ -74,11 +74,11 @@ pub struct CacheFamilies {
 
 /// Settings of a worker's caches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Caches {
+pub struct WorkerCacheSettings {
     /// Outbound.
-    pub outbound: CacheFamilies,
+    pub outbound: CacheFamilySettings,
     /// Inbound: policies `in` and `fwd`.
-    pub inbound: CacheFamilies,
+    pub inbound: CacheFamilySettings,
 }
 
 /// Statistics of a cache. A run of packets of one flow counts as one packet. `lookups == hits +
@@ -105,15 +105,15 @@ pub struct CacheStats {
 
 /// Cached verdict of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Known {
-    pub(crate) answer: AnswerId,
+pub(crate) struct CachedVerdict {
+    pub(crate) verdict: VerdictId,
     bundle: u32,
 }
 
 /// An SA's [insertion number](crate::Sa::turn) as an entry holds it. Numbers that do not fit are
-/// [`Turn::UNKNOWN`].
+/// [`InsertionSeq::UNKNOWN`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Turn(u32);
+pub(crate) struct InsertionSeq(u32);
 
 /// The flow cache of one worker and direction.
 #[derive(Debug)]
@@ -124,7 +124,7 @@ pub struct PolicyCache {
     contexts: ContextNumbers,
     /// Generation of the policies.
     generation: Option<u64>,
-    concerned: Concerned,
+    concerned: ScopeEpochs,
     /// Epochs that stand for the generations of policies and bundles in entries.
     now: Epochs,
 }
@@ -135,7 +135,7 @@ pub(crate) struct LookupContext<'a> {
     spd: &'a Spd,
     direction: Direction,
     now: Epochs,
-    concerned: &'a Concerned,
+    concerned: &'a ScopeEpochs,
 }
 
 impl Default for CacheSettings {
@@ -146,18 +146,18 @@ impl Default for CacheSettings {
 
 impl CacheSettings {
     /// Upper limit of bytes per flow: IPv4, IPv6.
-    pub const BYTES: [usize; 2] = [34, 66];
+    pub const BYTES_PER_FLOW: [usize; 2] = [34, 66];
     /// Smallest cache.
-    pub const LEAST: usize = table::WAYS;
+    pub const MIN_FLOWS: usize = table::WAYS;
 }
 
-impl From<CacheSettings> for CacheFamilies {
+impl From<CacheSettings> for CacheFamilySettings {
     fn from(both: CacheSettings) -> Self {
         Self { v4: both, v6: both }
     }
 }
 
-impl From<CacheSettings> for Caches {
+impl From<CacheSettings> for WorkerCacheSettings {
     fn from(all: CacheSettings) -> Self {
         Self { outbound: all.into(), inbound: all.into() }
     }
@@ -185,7 +185,7 @@ impl CacheStats {
     }
 }
 
-impl Known {
+impl CachedVerdict {
     /// The bundle by which the flow leaves, if valid under the current SAs.
     #[inline]
     pub(crate) fn bundle(self) -> Option<u32> {
@@ -194,17 +194,17 @@ impl Known {
 
     /// Whether packets of the flow that came by this SA alone may pass, under the current SAs.
     #[inline]
-    pub(crate) fn passes_by(self, turn: Turn) -> bool {
-        self.bundle == turn.0 && turn != Turn::UNKNOWN
+    pub(crate) fn sa_satisfies(self, turn: InsertionSeq) -> bool {
+        self.bundle == turn.0 && turn != InsertionSeq::UNKNOWN
     }
 }
 
-impl Turn {
+impl InsertionSeq {
     const UNKNOWN: Self = Self(table::NO_BUNDLE);
 
     #[inline]
     pub(crate) fn of(sa: &Sa) -> Self {
-        let fits = u32::try_from(sa.turn()).ok().filter(|turn| *turn < table::NO_BUNDLE);
+        let fits = u32::try_from(sa.insertion_seq()).ok().filter(|turn| *turn < table::NO_BUNDLE);
         fits.map_or(Self::UNKNOWN, Self)
     }
 
@@ -218,15 +218,15 @@ impl Turn {
 impl PolicyCache {
     /// An empty cache. The seed makes collisions unpredictable: each worker has its own.
     #[must_use]
-    pub fn new(settings: impl Into<CacheFamilies>, seed: u64) -> Self {
-        let CacheFamilies { v4, v6 } = settings.into();
+    pub fn new(settings: impl Into<CacheFamilySettings>, seed: u64) -> Self {
+        let CacheFamilySettings { v4, v6 } = settings.into();
         Self {
             v4: FamilyCache::new(v4, seed),
             v6: FamilyCache::new(v6, seed),
             verdicts: VerdictTable::default(),
             contexts: ContextNumbers::default(),
             generation: None,
-            concerned: Concerned::default(),
+            concerned: ScopeEpochs::default(),
             now: Epochs { policies: 1, states: 1 },
         }
     }
@@ -234,7 +234,7 @@ impl PolicyCache {
     /// To be called before a batch: invalidates verdicts after policy changes, and grows the table
     /// if flows evicted each other.
     #[inline]
-    pub fn begin(&mut self, spd: &Spd) {
+    pub fn begin_batch(&mut self, spd: &Spd) {
         self.v4.grow_if_wanted();
         self.v6.grow_if_wanted();
         if self.generation != Some(spd.generation()) {
@@ -251,13 +251,13 @@ impl PolicyCache {
         }
         self.now.policies = self.next(self.now.policies);
         if self.v4.is_enabled() || self.v6.is_enabled() {
-            let concerns = before.and_then(|before| spd.concerned_since(before));
+            let concerns = before.and_then(|before| spd.scopes_since(before));
             self.concerned.note(concerns, self.now.policies);
         }
     }
 
     /// Invalidates all bundles.
-    pub(crate) fn forget_bundles(&mut self) {
+    pub(crate) fn invalidate_bundles(&mut self) {
         self.now.states = self.next(self.now.states);
     }
 
@@ -270,19 +270,19 @@ impl PolicyCache {
         direction: Direction,
         flow: &FlowKey,
         spi: Spi,
-    ) -> AnswerId {
-        self.know(spd, direction, flow, spi).answer
+    ) -> VerdictId {
+        self.lookup_cached(spd, direction, flow, spi).verdict
     }
 
     /// [`PolicyCache::lookup`] with the cached bundle.
     #[inline]
-    pub(crate) fn know(
+    pub(crate) fn lookup_cached(
         &mut self,
         spd: &Spd,
         direction: Direction,
         flow: &FlowKey,
         spi: Spi,
-    ) -> Known {
+    ) -> CachedVerdict {
         if self.contexts.are_full() {
             self.forget();
         }
@@ -296,50 +296,50 @@ impl PolicyCache {
             self.v6.lookup_one(&lookup, flow, key, &mut self.verdicts)
         };
         if !self.verdicts.fit_near_cache() {
-            self.verdicts.prefetch(known.answer);
+            self.verdicts.prefetch(known.verdict);
         }
         known
     }
 
     /// [`PolicyCache::lookup`] of each flow, into `found`.
-    pub fn lookup_each(
+    pub fn lookup_batch(
         &mut self,
         spd: &Spd,
         direction: Direction,
         flows: &[FlowKey],
         spi: Spi,
-        found: &mut Vec<AnswerId>,
+        found: &mut Vec<VerdictId>,
     ) {
         self.lookup_groups(
             spd,
             direction,
             flows,
             |_| spi,
-            |known| found.extend(known.iter().map(|known| known.answer)),
+            |known| found.extend(known.iter().map(|known| known.verdict)),
         );
     }
 
     /// [`PolicyCache::lookup`] of each flow with its SPI (0 where `spis` has none), with the cached
     /// bundles.
-    pub(crate) fn know_each(
+    pub(crate) fn lookup_cached_batch(
         &mut self,
         spd: &Spd,
         direction: Direction,
         flows: &[FlowKey],
         spis: &[Spi],
-        found: &mut Vec<Known>,
+        found: &mut Vec<CachedVerdict>,
     ) {
         let spi = |at: usize| spis.get(at).copied().unwrap_or(Spi(0));
         let before = found.len();
         self.lookup_groups(spd, direction, flows, spi, |known| found.extend_from_slice(known));
         if !self.verdicts.fit_near_cache() {
-            found[before..].iter().for_each(|known| self.verdicts.prefetch(known.answer));
+            found[before..].iter().for_each(|known| self.verdicts.prefetch(known.verdict));
         }
     }
 
     /// Prefetches what [`PolicyCache::count_first`] writes, unless it is cached anyway.
     #[inline]
-    pub(crate) fn fetch(&self, answer: AnswerId) {
+    pub(crate) fn prefetch_counters(&self, answer: VerdictId) {
         if !self.verdicts.fit_near_cache() {
             self.verdicts.prefetch(answer);
         }
@@ -347,7 +347,7 @@ impl PolicyCache {
 
     /// Counts a hit on a verdict that the caller had remembered.
     #[inline]
-    pub(crate) fn know_again(&mut self, version: Version) {
+    pub(crate) fn count_revalidated(&mut self, version: Version) {
         match version {
             Version::V4 => self.v4.count_revalidated(),
             Version::V6 => self.v6.count_revalidated(),
@@ -355,19 +355,19 @@ impl PolicyCache {
     }
 
     /// Stores the bundle of a flow.
-    pub(crate) fn teach(&mut self, flow: &FlowKey, answer: AnswerId, bundle: u32) {
+    pub(crate) fn set_bundle(&mut self, flow: &FlowKey, answer: VerdictId, bundle: u32) {
         self.note(Direction::Out, flow, Spi(0), Value { answer: answer.0, bundle });
     }
 
     /// Stores the SA by which packets of a flow may pass.
-    pub(crate) fn teach_passing(
+    pub(crate) fn set_inbound_pass(
         &mut self,
         direction: Direction,
         flow: &FlowKey,
-        answer: AnswerId,
+        answer: VerdictId,
         sa: &Sa,
     ) {
-        let Turn(turn) = Turn::of(sa);
+        let InsertionSeq(turn) = InsertionSeq::of(sa);
         self.note(direction, flow, sa.id().spi, Value { answer: answer.0, bundle: turn });
     }
 
@@ -384,42 +384,42 @@ impl PolicyCache {
     /// direction's default.
     #[must_use]
     #[inline]
-    pub fn answer(&self, id: AnswerId) -> &[Arc<PolicyEntry>] {
+    pub fn policies(&self, id: VerdictId) -> &[Arc<PolicyEntry>] {
         self.verdicts.policies(id)
     }
 
     /// Counts packets for the policies of a verdict, up to the first that blocks.
     #[inline]
-    pub(crate) fn count(&mut self, id: AnswerId, packets: u32, bytes: u64) {
+    pub(crate) fn count(&mut self, id: VerdictId, packets: u32, bytes: u64) {
         self.verdicts.count(id, packets, bytes);
     }
 
     /// [`PolicyCache::count`] for the first policy only.
     #[inline]
-    pub(crate) fn count_first(&mut self, id: AnswerId, packets: u32, bytes: u64) {
+    pub(crate) fn count_first(&mut self, id: VerdictId, packets: u32, bytes: u64) {
         self.verdicts.count_first(id, packets, bytes);
     }
 
     /// To be called after a batch: flushes policy counters, small ones a little later.
     #[inline]
-    pub(crate) fn settle(&mut self, now: Moment) {
+    pub(crate) fn flush_due(&mut self, now: Moment) {
         self.verdicts.flush_due(now);
     }
 
     /// To be called about once a second, between batches: drops references to removed policies,
     /// some each time.
-    pub fn let_go(&mut self, spd: &Spd) {
-        self.begin(spd);
+    pub fn release_stale(&mut self, spd: &Spd) {
+        self.begin_batch(spd);
         self.verdicts.release_stale(self.now.policies);
     }
 
     /// Flushes policy counters.
-    pub(crate) fn charge(&mut self) {
+    pub(crate) fn flush(&mut self) {
         self.verdicts.flush();
     }
 
     /// Whether counters are pending.
-    pub(crate) const fn owes(&self) -> bool {
+    pub(crate) const fn has_pending(&self) -> bool {
         self.verdicts.has_pending()
     }
 
@@ -458,7 +458,7 @@ impl PolicyCache {
         direction: Direction,
         flows: &[FlowKey],
         spi: impl Fn(usize) -> Spi,
-        mut found: impl FnMut(&[Known]),
+        mut found: impl FnMut(&[CachedVerdict]),
     ) {
         if self.contexts.are_full() {
             self.forget();
@@ -496,17 +496,17 @@ impl PolicyCache {
         self.v4.forget();
         self.v6.forget();
         self.contexts.clear();
-        self.concerned = Concerned::default();
+        self.concerned = ScopeEpochs::default();
     }
 }
 
-impl Known {
+impl CachedVerdict {
     /// No policy.
-    const NOTHING: Self = Self::only(AnswerId::NONE);
+    const NOTHING: Self = Self::without_bundle(VerdictId::NONE);
 
     /// A verdict without bundle.
-    pub(crate) const fn only(answer: AnswerId) -> Self {
-        Self { answer, bundle: table::NO_BUNDLE }
+    pub(crate) const fn without_bundle(answer: VerdictId) -> Self {
+        Self { verdict: answer, bundle: table::NO_BUNDLE }
     }
 }
 
@@ -522,7 +522,7 @@ impl LookupContext<'_> {
         &self,
         verdicts: &mut VerdictTable,
         flows: &[FlowKey],
-        found: &mut [AnswerId; LOOKUP_BATCH],
+        found: &mut [VerdictId; LOOKUP_BATCH],
     ) {
         let mut bests = [Best::NONE; LOOKUP_BATCH];
         self.spd.find_each(self.direction, flows, &mut bests);
@@ -530,13 +530,13 @@ impl LookupContext<'_> {
         if self.spd.has_subs(self.direction) {
             for ((flow, best), found) in flows.iter().zip(bests).zip(found) {
                 let both = |entry| self.sub_and_main(verdicts, flow, entry);
-                *found = best.entry().map_or(AnswerId::NONE, both);
+                *found = best.entry().map_or(VerdictId::NONE, both);
             }
         } else {
             let mut strangers = false;
             for (best, found) in bests.iter().zip(found) {
                 *found = best.answer();
-                strangers |= *found != AnswerId::NONE && !verdicts.is_known(*found);
+                strangers |= *found != VerdictId::NONE && !verdicts.is_known(*found);
             }
             if strangers {
                 let met = bests.iter().filter_map(|best| Some((best.answer(), best.entry()?)));
@@ -551,12 +551,12 @@ impl LookupContext<'_> {
         verdicts: &mut VerdictTable,
         flow: &FlowKey,
         entry: &Arc<PolicyEntry>,
-    ) -> AnswerId {
+    ) -> VerdictId {
         if !is_sub(entry) {
-            return verdicts.record_match(entry.answer(), entry);
+            return verdicts.record_match(entry.verdict(), entry);
         }
         match self.spd.lookup_kind(PolicyKind::Main, self.direction, flow) {
-            None => verdicts.record_match(entry.answer(), entry),
+            None => verdicts.record_match(entry.verdict(), entry),
             Some(behind) => verdicts.pair(entry, behind),
         }
     }

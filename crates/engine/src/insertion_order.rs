@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// Items in runs by sequence number. The key of a run is at most its first number and above all of
 /// the runs before.
 #[derive(Debug)]
-pub(crate) struct Turns<T> {
+pub(crate) struct InsertionOrder<T> {
     runs: BTreeMap<u64, Vec<T>>,
 }
 
@@ -17,13 +17,13 @@ const MOST: usize = 64;
 /// A shrinking run looks for another to join when its length is a multiple of this.
 const LOOK: usize = 4;
 
-impl<T> Default for Turns<T> {
+impl<T> Default for InsertionOrder<T> {
     fn default() -> Self {
         Self { runs: BTreeMap::new() }
     }
 }
 
-impl<T> Turns<T> {
+impl<T> InsertionOrder<T> {
     /// Inserts an item with a unique sequence number, which `turn_of` may know already. Fastest at
     /// the end.
     pub(crate) fn insert(&mut self, turn: u64, thing: T, turn_of: impl Fn(&T) -> u64) {
@@ -139,7 +139,7 @@ mod tests {
         fn insertion_order_agrees_with_set(
             steps in prop::collection::vec((0_u8..8, 0_u64..1000, any::<prop::sample::Index>()), 0..1500),
         ) {
-            let (mut turns, mut model) = (Turns::default(), BTreeSet::new());
+            let (mut turns, mut model) = (InsertionOrder::default(), BTreeSet::new());
             let mut last = 1000;
             for (choice, number, which) in steps {
                 match choice {
@@ -180,7 +180,7 @@ mod tests {
                 1 => order.sort_unstable_by_key(|turn| std::cmp::Reverse(*turn)),
                 _ => {}
             }
-            let mut turns = Turns::default();
+            let mut turns = InsertionOrder::default();
             order.iter().for_each(|turn| turns.insert(*turn, *turn, |turn| *turn));
             prop_assert!(turns.runs() <= 2 * order.len() / (MOST / 2) + 1, "{}", turns.runs());
             for which in gone {

@@ -50,58 +50,62 @@ mod database;
 mod worker;
 
 pub use database::{
-    Change, Changes, Database, LinkDown, PolicyChange, Senses, StateCursor, UpdatedSa,
+    ChangeSet, Database, LinkDown, MetadataSupport, PolicyChange, StateCursor, Transaction,
+    UpdatedSa,
 };
-pub use datapath::context::{Output, Traffic};
+pub use datapath::context::{Output, TrafficCounters};
 pub use datapath::outbound::WaitingPacket;
-pub use device::contract::{DeviceMark, DeviceStatus, Handed, Handover, Received, Task};
-pub use device::control::{DeviceEvent, Devices};
+pub use device::contract::{
+    DeviceMark, DeviceStatus, OffloadOrder, OffloadTask, OffloadedPacket, ReceivedPacket,
+};
+pub use device::control::{DeviceEvent, OffloadDevices};
 pub use drop_reason::{DropReason, XfrmCounter};
 pub use error::{DeviceRefusal, Error};
-pub use esp::single::{Decapsulated, Encapsulation, Measured, decapsulate};
+pub use esp::single::{DecapResult, EncapPlan, EspEncapsulator, decapsulate};
 pub use events::Event;
-pub use events::acquire::{Acquires, KeyManagers};
+pub use events::acquire::{AcquireView, KeyManagers};
 pub use flow_cache::{
-    CacheCounts, CacheFamilies, CacheMode, CacheSettings, CacheStats, Caches, PolicyCache,
+    CacheFamilySettings, CacheMode, CacheSettings, CacheStats, PolicyCache, SharedCacheStats,
+    WorkerCacheSettings,
 };
 pub use flow_key::{FlowKey, SourcePorts};
-pub use fragments::split::{Cut, split};
+pub use fragments::split::{FragmentPlan, split};
 pub use ids::{Attachment, DeviceId, Handle, Segmentation};
 pub use ids::{Cpu, IfId, Mark, PolicyIndex, Priority, Reqid, Spi};
 pub use ids::{Direction, Mode, Offload, OffloadKind, SaProtocol};
-pub use lifetime::{Budget, Limits};
-pub use pmtu::ErrorBudget;
+pub use lifetime::{LifetimeLimits, SoftHardLimit};
+pub use pmtu::IcmpRateLimit;
 pub use prefix::{Family, Prefix, PrefixError};
-pub use sa::aevent::{AeventState, Cause, Thresholds};
+pub use sa::aevent::{AeventCause, AeventState, AeventThresholds};
 pub use sa::config::{
     ReplayConfig, SaConfig, SaExtraFlags, SaFlags, SaId, SaMove, SaTransform, UdpEncap,
     UdpEncapKind,
 };
 pub use sa::iv::IvPrefix;
 pub use sa::keepalive::{Keepalive, KeepaliveInterval};
-pub use sa::position::{Carried, History, Position};
-pub use sa::replay::{Candidate, FIRST_RESERVED, ReplayWindow, is_before_restart};
-pub use sa::replay_store::{Keeper, ReplayStore};
-pub use sa::request::Wanted;
+pub use sa::position::{CarriedTraffic, SaHistory, SaProgress};
+pub use sa::replay::{FIRST_RESERVED, ReplayWindow, UncheckedSeq, is_before_restart};
+pub use sa::replay_store::{ReplayKeeper, ReplayStore};
+pub use sa::request::SaRequest;
 pub use sa::sequence::{Sequence, SequenceBlock};
-pub use sa::shared_config::SaWords;
-pub use sa::usage::DeviceCounts;
-pub use sa::usage::{Charge, Failures, Lifecycle, Usage};
+pub use sa::shared_config::SharedSaConfig;
+pub use sa::usage::DeviceSaCounters;
+pub use sa::usage::{ChargeOutcome, Lifecycle, SaFailures, SaUsage};
 pub use sa::{Counters, EndedAt, Sa, UsageCounters};
 pub use sad::{OutboundQuery, Sad};
 pub use selector::{PortMask, Selector};
-pub use settings::{Host, NarrowPaths, least_path};
-pub use settings::{HostAddresses, HostPort, Patience, Settings, UdpSuper, WireHeaders};
+pub use settings::{AcquireQueueLimits, HostAddresses, HostPort, Settings, UdpSuper, WireHeaders};
+pub use settings::{HostView, PathMtus, min_path_mtu};
 pub use snapshot::{Published, Snapshot};
-pub use spd::classifier::{Footprint, Revised, Revision};
-pub use spd::entry::{Place, PolicyEntry};
+pub use spd::classifier::{Footprint, Rebuild, RebuiltIndex};
+pub use spd::entry::{PolicyEntry, PolicyPrecedence};
 pub use spd::policy::{Action, MAX_TEMPLATES, Policy, PolicyFlags, PolicyKind};
 pub use spd::policy::{PolicyKey, PolicyName};
 pub use spd::store::PolicyCursor;
-pub use spd::table::{Defaults, Lookup, Spd};
-pub use spd::template::{Level, Template};
-pub use spd::verdict::{AnswerId, Ruling};
-pub use stage_watch::{Stage, Watch};
+pub use spd::table::{DefaultActions, PolicyLookup, Spd};
+pub use spd::template::{Template, TemplateLevel};
+pub use spd::verdict::{PolicyOutcome, VerdictId};
+pub use stage_watch::{Stage, StageWatch};
 pub use stats::{DropCounts, Drops};
 pub use time::Moment;
 pub use worker::Worker;

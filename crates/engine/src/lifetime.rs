@@ -7,19 +7,19 @@ use crate::Moment;
 /// Soft and hard limit of one quantity; the default is "none". A limit is passed when the count
 /// *reaches* it, as in `net/xfrm/xfrm_state.c: xfrm_state_check_expire`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Budget {
+pub struct SoftHardLimit {
     /// At this count the SA is to be rekeyed: an event, once.
     pub soft: u64,
     /// At this count it stops working: an event, and every later packet is dropped.
     pub hard: u64,
 }
 
-impl Budget {
+impl SoftHardLimit {
     /// No limit (`XFRM_INF`).
     pub const NONE: u64 = u64::MAX;
 }
 
-impl Default for Budget {
+impl Default for SoftHardLimit {
     fn default() -> Self {
         Self { soft: Self::NONE, hard: Self::NONE }
     }
@@ -39,15 +39,15 @@ impl Default for Budget {
 /// assert_eq!(limits.bytes.hard, Budget::NONE);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Limits {
+pub struct LifetimeLimits {
     /// Bytes of IP packets before encapsulation, after decapsulation, as the kernel counts.
-    pub bytes: Budget,
+    pub bytes: SoftHardLimit,
     /// Packets.
-    pub packets: Budget,
+    pub packets: SoftHardLimit,
     /// Seconds since it was added; [`Budget::NONE`] or 0 is no limit.
-    pub added_seconds: Budget,
+    pub added_seconds: SoftHardLimit,
     /// Seconds since the first use; [`Budget::NONE`] or 0 is no limit.
-    pub used_seconds: Budget,
+    pub used_seconds: SoftHardLimit,
 }
 
 /// Result of checking time limits.
@@ -61,13 +61,13 @@ pub(crate) struct Ageing {
     pub(crate) next: Option<Moment>,
 }
 
-impl Limits {
+impl LifetimeLimits {
     /// Whether there are only time limits.
     #[inline]
     pub(crate) const fn are_of_time(&self) -> bool {
         let Self { bytes, packets, .. } = self;
         let none = bytes.soft & bytes.hard & packets.soft & packets.hard;
-        none == Budget::NONE
+        none == SoftHardLimit::NONE
     }
 
     /// Checks the time limits at `now`: `net/xfrm/xfrm_state.c: xfrm_timer_handler`.
@@ -86,7 +86,7 @@ impl Limits {
 }
 
 fn due(from: Moment, seconds: u64) -> Option<Moment> {
-    let limited = seconds != 0 && seconds != Budget::NONE;
+    let limited = seconds != 0 && seconds != SoftHardLimit::NONE;
     limited.then(|| from.plus(Duration::from_secs(seconds)))
 }
 
@@ -117,10 +117,10 @@ mod tests {
             ([u64::MAX - 1, 5, 0, 0], NO,   101, (false, false, Some(105))),
         ];
         for (row, ([add_soft, add_hard, use_soft, use_hard], used, now, expected)) in table.into_iter().enumerate() {
-            let limits = Limits {
-                added_seconds: Budget { soft: add_soft, hard: add_hard },
-                used_seconds: Budget { soft: use_soft, hard: use_hard },
-                ..Limits::default()
+            let limits = LifetimeLimits {
+                added_seconds: SoftHardLimit { soft: add_soft, hard: add_hard },
+                used_seconds: SoftHardLimit { soft: use_soft, hard: use_hard },
+                ..LifetimeLimits::default()
             };
             let age = limits.age(Moment::from_secs(100), used.map(Moment::from_secs), Moment::from_secs(now));
             assert_eq!((age.soft, age.hard, age.next.map(Moment::as_secs)), expected, "row {row}");

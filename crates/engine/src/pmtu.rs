@@ -24,7 +24,7 @@ pub(crate) const fn inner_mtu(mtu: usize, around: usize, outside: usize, align: 
 
 /// Rate limit of ICMP errors: a token bucket.
 #[derive(Debug)]
-pub struct ErrorBudget {
+pub struct IcmpRateLimit {
     tokens: u64,
     filled: Moment,
 }
@@ -34,7 +34,7 @@ const BURST: u64 = 50;
 /// Nanoseconds per message at `net.ipv4.icmp_msgs_per_sec` = 1000.
 const PER_TOKEN: u64 = 1_000_000;
 
-impl ErrorBudget {
+impl IcmpRateLimit {
     /// A full bucket: `net.ipv4.icmp_msgs_burst` messages.
     #[must_use]
     #[expect(clippy::new_without_default, reason = "whoever rations says so")]
@@ -68,7 +68,7 @@ pub(crate) fn too_big(
     mtu: usize,
     pool: &mut Pool,
 ) -> Option<PacketBuf> {
-    if !answer::is_due(ip, packet.bytes()) {
+    if !answer::may_answer(ip, packet.bytes()) {
         return None;
     }
     let mut answer = match (ip.destination, ip.source) {
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn icmp_errors_are_rate_limited() {
-        let mut budget = ErrorBudget::new();
+        let mut budget = IcmpRateLimit::new();
         let now = Moment::from_secs(5);
         assert_eq!((0..200).filter(|_| budget.take(now)).count(), 50);
         let later = Moment(now.0 + 10 * PER_TOKEN);

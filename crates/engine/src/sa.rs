@@ -30,20 +30,20 @@ use once_cell::race::OnceBox;
 use uxfrm_crypto::{SaKey, Transform};
 
 use crate::{
-    Attachment, Budget, DeviceId, Direction, DropReason, Family, Limits, Moment, OffloadKind,
-    ReplayConfig, Reqid, SaConfig, SaId, SaTransform,
+    Attachment, DeviceId, Direction, DropReason, Family, LifetimeLimits, Moment, OffloadKind,
+    ReplayConfig, Reqid, SaConfig, SaId, SaTransform, SoftHardLimit,
 };
-use address::Address;
-use aevent::{AeventState, Cause, Thresholds};
+use address::PackedAddress;
+use aevent::{AeventCause, AeventState, AeventThresholds};
 use config::SaFlags;
 use iv::IvPrefixes;
 use lazy_keys::LazyKeys;
-use replay::{FIRST_RESERVED, Numbers, ReplayWindow};
+use replay::{FIRST_RESERVED, ReplayWindow, SeqWidth};
 use sequence::Sequence;
-use shared_config::{Name, SaWords};
+use shared_config::{SaNames, SharedSaConfig};
 #[cfg(test)]
 pub(crate) use test_sa::sample;
-use usage::{Charge, LateCount, Lifecycle, Usage};
+use usage::{ChargeOutcome, LateCount, Lifecycle, SaUsage};
 
 /// A security association (a state in the kernel's words). Its configuration never changes: an
 /// update (`XFRM_MSG_UPDSA`) makes a new `Sa` that shares keys, sequence numbers and counters with
@@ -57,8 +57,8 @@ use usage::{Charge, LateCount, Lifecycle, Usage};
 pub struct Sa {
     // Fields that look-ups read come first: with the reference counts before them they fill one
     // cache line.
-    name: Name,
-    words: Arc<SaWords>,
+    name: SaNames,
+    shared: Arc<SharedSaConfig>,
     active: OnceBox<Active>,
     reqid: Reqid,
     attachment: Option<Attachment>,
@@ -85,7 +85,7 @@ enum Active {
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Live {
-    usage: Usage,
+    usage: SaUsage,
     key: OnceLock<Arc<SaKey>>,
     // The second cache line begins here.
     replay: ReplayWindow,
@@ -108,16 +108,16 @@ struct Heir {
 
 impl Live {
     #[cold]
-    fn charge_heir(&self, late: LateCount) -> Charge {
-        let Some(Heir { sa: heir, .. }) = self.heir.get() else { return Charge::Expired };
+    fn charge_heir(&self, late: LateCount) -> ChargeOutcome {
+        let Some(Heir { sa: heir, .. }) = self.heir.get() else { return ChargeOutcome::Expired };
         let live = heir.live();
-        let charged = live.usage.charge_late(&heir.words.limits, late);
+        let charged = live.usage.charge_late(&heir.shared.limits, late);
         charged.unwrap_or_else(|late| live.charge_heir(late))
     }
 }
 
 /// Counters of an unused SA. Never written.
-static UNUSED: Usage = Usage::new(Lifecycle::Valid);
+static UNUSED: SaUsage = SaUsage::new(Lifecycle::Valid);
 
 /// Counters of an SA as set from outside (`XFRM_MSG_NEWAE`), for example by a peer that carried its
 /// packets; `None` leaves a value unchanged.
@@ -162,14 +162,14 @@ pub struct EndedAt {
 impl Sa {
     /// A new SA that starts at `config.replay`, added `now`. `words` are those of `config`.
     #[must_use]
-    pub fn new(config: &SaConfig, words: Arc<SaWords>, now: Moment) -> Arc<Self> {
+    pub fn new(config: &SaConfig, words: Arc<SharedSaConfig>, now: Moment) -> Arc<Self> {
         let ReplayConfig { sent, received, .. } = config.replay;
         let mut new = Arc::new(Self {
-            name: Name::new(config.id, config.source),
+            name: SaNames::new(config.id, config.source),
             turn: AtomicU64::new(0),
             active: OnceBox::new(),
             sequence: Sequence::new(sent, words.last_number()),
-            words,
+            shared: words,
             keys: LazyKeys::none(),
             added: now.0.into(),
             reqid: config.reqid,
@@ -192,7 +192,7 @@ impl Sa {
     pub(crate) fn continuing(
         old: &Self,
         config: SaConfig,
-        words: Arc<SaWords>,
+        words: Arc<SharedSaConfig>,
         place: Option<Attachment>,
     ) -> Arc<Self> {
         let (new, sent) = Self::ending(old, config, words, place);
@@ -205,7 +205,7 @@ impl Sa {
     pub(crate) fn begun_anew(
         old: &Self,
         config: SaConfig,
-        words: Arc<SaWords>,
+        words: Arc<SharedSaConfig>,
         place: Option<Attachment>,
     ) -> Arc<Self> {
         let (new, _sent) = Self::ending(old, config, words, place);
@@ -218,7 +218,7 @@ impl Sa {
     fn ending(
         old: &Self,
         config: SaConfig,
-        words: Arc<SaWords>,
+        words: Arc<SharedSaConfig>,
         place: Option<Attachment>,
     ) -> (Arc<Self>, u64) {
         let reserved = old.sequence().reserved();
@@ -248,7 +248,7 @@ impl Sa {
         old: &Self,
         (sent, reserved): (u64, u64),
         mut config: SaConfig,
-        words: Arc<SaWords>,
+        words: Arc<SharedSaConfig>,
         place: Option<Attachment>,
     ) -> Arc<Self> {
         config.replay.sent = config.replay.sent.max(sent);
@@ -257,7 +257,7 @@ impl Sa {
         let Live { usage, replay, aevents: theirs, heir, .. } = old.live();
         let (highest, received) = replay.end();
         let Live { usage: counts, replay: window, aevents, .. } = new.live();
-        window.learn(highest, received);
+        window.mark_received(highest, received);
         // Set before the counters are closed: late counts must find it.
         let _first = heir.set(Box::new(Heir { sa: Arc::clone(&new), sent, reserved }));
         let (bytes, packets) = usage.end();
@@ -285,19 +285,19 @@ impl Sa {
     /// The shared configuration.
     #[must_use]
     #[inline]
-    pub fn config(&self) -> &SaWords {
-        &self.words
+    pub fn config(&self) -> &SharedSaConfig {
+        &self.shared
     }
 
     /// The shared configuration, for another generation.
-    pub(crate) fn shared_words(&self) -> Arc<SaWords> {
-        Arc::clone(&self.words)
+    pub(crate) fn shared_words(&self) -> Arc<SharedSaConfig> {
+        Arc::clone(&self.shared)
     }
 
     /// The full configuration, keys included, as for adding it again. Numbers begin at 0 there.
     #[must_use]
     pub fn to_config(&self) -> SaConfig {
-        let words = &*self.words;
+        let words = &*self.shared;
         SaConfig {
             id: self.id(),
             source: self.source(),
@@ -333,7 +333,7 @@ impl Sa {
 
     /// Whether its destination is this one.
     #[inline]
-    pub(crate) fn leads_to(&self, destination: Address) -> bool {
+    pub(crate) fn leads_to(&self, destination: PackedAddress) -> bool {
         self.name.leads_to(destination)
     }
 
@@ -367,14 +367,14 @@ impl Sa {
     #[must_use]
     #[inline]
     pub fn transform(&self) -> &Transform {
-        &self.words.transform
+        &self.shared.transform
     }
 
     /// Algorithm and keys as given: for dumps with keys, and for callers that compare keys.
     #[must_use]
     pub fn secrets(&self) -> SaTransform {
         let (encryption_key, authentication_key) = self.keys.material();
-        SaTransform { transform: self.words.transform, encryption_key, authentication_key }
+        SaTransform { transform: self.shared.transform, encryption_key, authentication_key }
     }
 
     /// Its keys, expanded on the first call.
@@ -437,7 +437,7 @@ impl Sa {
     pub fn reserved_to_receive(&self) -> u64 {
         match self.live_if_used() {
             Some(live) => live.replay.reserved(),
-            None if self.words.keeper.is_some() && self.words.window > 0 => FIRST_RESERVED,
+            None if self.shared.keeper.is_some() && self.shared.window > 0 => FIRST_RESERVED,
             None => u64::MAX,
         }
     }
@@ -457,7 +457,7 @@ impl Sa {
     /// Counters and failures so far.
     #[must_use]
     #[inline]
-    pub fn usage(&self) -> &Usage {
+    pub fn usage(&self) -> &SaUsage {
         self.live_if_used().map_or(&UNUSED, |live| &live.usage)
     }
 
@@ -476,7 +476,7 @@ impl Sa {
 
     /// Whether an aevent is due now. If so, the counters count as reported.
     #[must_use]
-    pub fn due(&self, now: Moment) -> Option<Cause> {
+    pub fn due(&self, now: Moment) -> Option<AeventCause> {
         let (sent, received) = (self.sequence().last(), self.highest_received());
         if (sent, received) == (0, 0) {
             return None;
@@ -488,29 +488,29 @@ impl Sa {
     /// [`AeventState::mapping_due`].
     #[must_use]
     pub fn mapping_due(&self, port: u16, now: Moment) -> bool {
-        self.live().aevents.mapping_due(port, self.words.mapping_age, now)
+        self.live().aevents.mapping_due(port, self.shared.mapping_age, now)
     }
 
     /// Aevent thresholds.
     #[must_use]
-    pub fn thresholds(&self) -> Thresholds {
-        self.live_if_used().map_or_else(Thresholds::default, |live| live.aevents.thresholds())
+    pub fn thresholds(&self) -> AeventThresholds {
+        self.live_if_used().map_or_else(AeventThresholds::default, |live| live.aevents.thresholds())
     }
 
     /// Whether sequence numbers have 64 bits.
     #[must_use]
     #[inline]
     pub fn extended(&self) -> bool {
-        self.words.flags.contains(SaFlags::ESN)
+        self.shared.flags.contains(SaFlags::ESN)
     }
 
     /// Charges packets against its limits. Outbound before encryption, with the length before
     /// encapsulation; inbound after authentication, with the length after decapsulation.
     #[inline]
-    pub fn charge(&self, packets: u32, bytes: u64, now: Moment) -> Charge {
+    pub fn charge(&self, packets: u32, bytes: u64, now: Moment) -> ChargeOutcome {
         let live = self.live();
         live.usage
-            .charge(&self.words.limits, packets, bytes, now)
+            .charge(&self.shared.limits, packets, bytes, now)
             .unwrap_or_else(|late| live.charge_heir(late))
     }
 
@@ -518,7 +518,7 @@ impl Sa {
     /// ages, is counted.
     #[inline]
     pub(crate) fn counts_whenever(&self) -> bool {
-        self.words.limits.are_of_time() && self.usage().is_used()
+        self.shared.limits.are_of_time() && self.usage().is_used()
     }
 
     /// Counts packets that have passed.
@@ -537,7 +537,7 @@ impl Sa {
     /// while it is larval.
     #[inline]
     pub fn receives(&self) -> Result<(), DropReason> {
-        if self.words.direction == Some(Direction::Out) {
+        if self.shared.direction == Some(Direction::Out) {
             return Err(DropReason::InStateDirection);
         }
         match self.lifecycle() {
@@ -594,27 +594,27 @@ impl Sa {
 
     /// Whether it has limits and a device's counters are to be checked against them.
     pub(crate) fn looks_elsewhere(&self) -> bool {
-        let Limits { bytes, packets, .. } = self.words.limits;
-        let ends = |budget: Budget| budget.soft.min(budget.hard) != u64::MAX;
+        let LifetimeLimits { bytes, packets, .. } = self.shared.limits;
+        let ends = |budget: SoftHardLimit| budget.soft.min(budget.hard) != u64::MAX;
         self.counts_elsewhere() && (ends(bytes) || ends(packets))
     }
 
-    /// Checks its counters against its limits: [`Usage::check`].
-    pub(crate) fn check_limits(&self) -> Charge {
-        self.live().usage.check(&self.words.limits)
+    /// Checks its counters against its limits: [`SaUsage::check`].
+    pub(crate) fn check_limits(&self) -> ChargeOutcome {
+        self.live().usage.check(&self.shared.limits)
     }
 
-    /// Whether it passes its soft limit now, by a device's counters: [`Usage::check_soft`].
+    /// Whether it passes its soft limit now, by a device's counters: [`SaUsage::check_soft`].
     pub(crate) fn check_soft_limit(&self) -> bool {
-        self.live().usage.check_soft(&self.words.limits)
+        self.live().usage.check_soft(&self.shared.limits)
     }
 
-    /// Advances to the lifecycle state `next`: [`Usage::advance`].
+    /// Advances to the lifecycle state `next`: [`SaUsage::advance`].
     pub(crate) fn advance(&self, next: Lifecycle) -> bool {
         self.live().usage.advance(next)
     }
 
-    /// For new limits: [`Usage::revive`].
+    /// For new limits: [`SaUsage::revive`].
     pub(crate) fn revive(&self) {
         self.live_if_used().iter().for_each(|live| live.usage.revive());
     }
@@ -622,7 +622,7 @@ impl Sa {
     /// Insertion sequence number: unchanged by updates, unique within its database.
     #[must_use]
     #[inline]
-    pub fn turn(&self) -> u64 {
+    pub fn insertion_seq(&self) -> u64 {
         self.turn.load(Ordering::Relaxed)
     }
 
@@ -639,7 +639,7 @@ impl Sa {
             sequence.skip_to(sent);
         }
         if let Some(received) = counters.received {
-            replay.learn(received, counters.window);
+            replay.mark_received(received, counters.window);
         }
         if let Some(carried) = counters.usage {
             usage.set(carried.bytes, carried.packets, carried.first_used);
@@ -653,17 +653,17 @@ impl Sa {
     }
 
     /// The next generation: this SA with another configuration.
-    pub(crate) fn renewed(self: &Arc<Self>, words: Arc<SaWords>) -> Arc<Self> {
+    pub(crate) fn renewed(self: &Arc<Self>, words: Arc<SharedSaConfig>) -> Arc<Self> {
         let first = match self.active.get() {
             Some(Active::Of(first)) => first,
             Some(Active::Live(_)) | None => self,
         };
         let mut new = Arc::new(Self {
-            name: Name::new(self.id(), self.source()),
-            turn: self.turn().into(),
+            name: SaNames::new(self.id(), self.source()),
+            turn: self.insertion_seq().into(),
             active: OnceBox::with_value(Box::new(Active::Of(Arc::clone(first)))),
             sequence: Sequence::new(0, 0),
-            words,
+            shared: words,
             keys: LazyKeys::none(),
             added: AtomicU64::new(0),
             reqid: self.reqid,
@@ -707,10 +707,10 @@ impl Sa {
     /// Starts behind numbers that were sent and received already.
     #[cold]
     fn begin(&self, sent: u64, received: u64) -> &Live {
-        let words = &*self.words;
+        let words = &*self.shared;
         let live = || {
             Box::new(Active::Live(Live {
-                usage: Usage::new(Lifecycle::Valid),
+                usage: SaUsage::new(Lifecycle::Valid),
                 key: OnceLock::new(),
                 replay: ReplayWindow::new(words.window, numbers(words), received)
                     .kept(&words.keeper, words.keeper.claim(self)),
@@ -728,15 +728,15 @@ impl Sa {
     #[cold]
     fn expand(&self) -> SaKey {
         let (encryption, authentication) = self.keys.material();
-        let words = &*self.words;
+        let words = &*self.shared;
         // Cannot fail: `SaKey::verify` accepted these keys when the SA was added.
         SaKey::new(&words.transform, &encryption, &authentication, words.backend)
             .expect("keys that were verified")
     }
 }
 
-fn numbers(words: &SaWords) -> Numbers {
-    if words.flags.contains(SaFlags::ESN) { Numbers::Extended } else { Numbers::Short }
+fn numbers(words: &SharedSaConfig) -> SeqWidth {
+    if words.flags.contains(SaFlags::ESN) { SeqWidth::Esn } else { SeqWidth::Bits32 }
 }
 
 #[cfg(test)]

@@ -11,9 +11,9 @@ mod page_tree;
 
 use std::{net::IpAddr, sync::Arc};
 
-use crate::sa::address::Address;
+use crate::sa::address::PackedAddress;
 use crate::sa::config::SaFlags;
-use crate::sa::shared_config::SaWords;
+use crate::sa::shared_config::SharedSaConfig;
 use crate::sa::usage::Lifecycle;
 use crate::{
     Cpu, DeviceId, Direction, DropReason, Family, FlowKey, Handle, IfId, Mode, Reqid, Sa, SaId,
@@ -40,7 +40,7 @@ pub struct Sad {
 /// Fields in which an SA must equal the template; the source may be a wildcard on either side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct OutboundKey {
-    destination: Address,
+    destination: PackedAddress,
     reqid: Reqid,
     if_id: IfId,
     mode: Mode,
@@ -104,7 +104,7 @@ impl Sad {
     /// [`Sad::inbound`] for many packets, with overlapping cache misses; `found` is called for
     /// each, in order.
     #[inline]
-    pub fn inbound_each<'a>(
+    pub fn lookup_inbound_batch<'a>(
         &'a self,
         wanted: &[(SaId, u32)],
         mut found: impl FnMut(Option<&'a Arc<Sa>>),
@@ -131,13 +131,13 @@ impl Sad {
     /// and [`Sad::fetch_outbound`] pay.
     #[must_use]
     #[inline]
-    pub const fn is_far(&self) -> bool {
+    pub const fn exceeds_cpu_cache(&self) -> bool {
         self.len > CACHED_SAS
     }
 
     /// Prefetches the SAs for a batch that will call [`Sad::outbound`] for each packet.
     #[inline]
-    pub fn fetch_outbound<'a>(&self, queries: impl Iterator<Item = OutboundQuery<'a>>) {
+    pub fn prefetch_outbound<'a>(&self, queries: impl Iterator<Item = OutboundQuery<'a>>) {
         self.outbound.fetch(queries.map(|query| query.outbound_key()));
     }
 
@@ -149,7 +149,7 @@ impl Sad {
     /// # Errors
     /// [`DropReason::OutNoState`]; [`DropReason::OutStateDirection`] when the choice has `dir in`.
     pub fn outbound(&self, query: &OutboundQuery<'_>) -> Result<&Arc<Sa>, DropReason> {
-        self.outbound_on(None, query)
+        self.lookup_outbound_on(None, query)
     }
 
     /// [`Sad::outbound`] for a policy that a device has: only SAs of kind *packet* on the same
@@ -157,7 +157,7 @@ impl Sad {
     ///
     /// # Errors
     /// As [`Sad::outbound`].
-    pub fn outbound_on(
+    pub fn lookup_outbound_on(
         &self,
         device: Option<DeviceId>,
         query: &OutboundQuery<'_>,
@@ -167,7 +167,7 @@ impl Sad {
 
     /// Whether flows between the same addresses may use different SAs, as some have selectors with
     /// protocol, ports or interface.
-    pub(crate) fn tells_flows_apart(&self, query: &OutboundQuery<'_>) -> bool {
+    pub(crate) fn has_flow_selectors(&self, query: &OutboundQuery<'_>) -> bool {
         self.outbound.fold(&query.outbound_key(), false, |any, sa| {
             any || sa.config().selector.as_ref().is_some_and(|one| !one.is_of_addresses())
         })
@@ -175,7 +175,7 @@ impl Sad {
 
     /// Whether an SA matches apart from the device that it is on.
     #[must_use]
-    pub fn is_elsewhere(&self, query: &OutboundQuery<'_>) -> bool {
+    pub fn exists_on_other_device(&self, query: &OutboundQuery<'_>) -> bool {
         self.find_outbound(query, |_| true).is_ok()
     }
 
@@ -203,7 +203,7 @@ impl Sad {
     }
 
     /// All SAs on devices, in no order.
-    pub fn all_attached(&self) -> impl Iterator<Item = &Arc<Sa>> {
+    pub fn all_offloaded(&self) -> impl Iterator<Item = &Arc<Sa>> {
         self.attached.states()
     }
 
@@ -219,7 +219,7 @@ impl Sad {
             all.push(sa);
             all
         });
-        all.sort_unstable_by_key(|sa| std::cmp::Reverse(sa.turn()));
+        all.sort_unstable_by_key(|sa| std::cmp::Reverse(sa.insertion_seq()));
         all.into_iter()
     }
 
@@ -274,7 +274,7 @@ impl Sad {
     /// Replaces an older generation of an SA, with the same id; returns the one that was present.
     pub(crate) fn replace(&mut self, old: &Arc<Sa>, new: &Arc<Sa>) -> Option<Arc<Sa>> {
         let held = self.generation(old).cloned()?;
-        new.set_turn(held.turn());
+        new.set_turn(held.insertion_seq());
         self.by_id.replace(new);
         if new.attachment().is_some() {
             self.attached.replace(new);
@@ -293,7 +293,7 @@ impl Sad {
 
     /// Brings this older copy of `newer` up to it, given the SAs that changed; shares with it only
     /// what is new.
-    pub(crate) fn follow(&mut self, newer: &Self, changed: &[Arc<Sa>]) {
+    pub(crate) fn sync_from(&mut self, newer: &Self, changed: &[Arc<Sa>]) {
         for sa in changed {
             self.by_id.follow(&newer.by_id, sa);
             match is_wild(sa) {
@@ -371,7 +371,7 @@ impl IndexKey for OutboundKey {
     #[inline]
     fn of(sa: &Sa) -> Self {
         let SaId { destination, protocol, .. } = sa.id();
-        let SaWords { if_id, mode, .. } = *sa.config();
+        let SharedSaConfig { if_id, mode, .. } = *sa.config();
         Self { destination: destination.into(), reqid: sa.reqid(), if_id, mode, protocol }
     }
 
@@ -471,7 +471,7 @@ impl OutboundQuery<'_> {
         let rank = |sa: &Sa| {
             let own = sa.config().pcpu == Some(self.cpu);
             let is_named = !sa.source().is_unspecified();
-            (is_named, own, sa.lifecycle() != Lifecycle::Dying, sa.added(), sa.turn())
+            (is_named, own, sa.lifecycle() != Lifecycle::Dying, sa.added(), sa.insertion_seq())
         };
         rank(one) > rank(other)
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::{Caches, Cpu, SourcePorts};
+use crate::{Cpu, SourcePorts, WorkerCacheSettings};
 
 /// Who writes the headers outside ESP in UDP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,22 +103,22 @@ impl FromIterator<IpAddr> for HostAddresses {
 /// Limits of the packets that wait for states. A super-packet is one buffer; bytes are buffer
 /// capacity, which is what is missing elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct AcquireQueueLimits {
     /// Buffers per state.
-    pub buffers_each: usize,
+    pub packets_per_sa: usize,
     /// Bytes per state.
-    pub bytes_each: usize,
+    pub bytes_per_sa: usize,
     /// Buffers in total.
-    pub buffers: usize,
+    pub packets: usize,
     /// Bytes in total.
     pub bytes: usize,
 }
 
-impl Default for Patience {
+impl Default for AcquireQueueLimits {
     /// 100 buffers per state as in Linux (`XFRM_MAX_QUEUE_LEN`), but at most 1 MiB; 1,024 in total,
     /// but at most 8 MiB.
     fn default() -> Self {
-        Self { buffers_each: 100, bytes_each: 1 << 20, buffers: 1024, bytes: 8 << 20 }
+        Self { packets_per_sa: 100, bytes_per_sa: 1 << 20, packets: 1024, bytes: 8 << 20 }
     }
 }
 
@@ -144,7 +144,7 @@ pub struct Settings {
     /// MTU of the network, headers included; at least 576.
     pub mtu: u16,
     /// Smaller path MTUs by peer.
-    pub narrow: NarrowPaths,
+    pub path_mtus: PathMtus,
     /// TTL and hop limit of outer headers.
     pub hop_limit: u8,
     /// The host's own addresses, until a [`Host`] replaces them; likewise `mtu` and `narrow`.
@@ -153,9 +153,9 @@ pub struct Settings {
     /// parsed at any port.
     pub encap_ports: Vec<u16>,
     /// Settings of the flow caches.
-    pub cache: Caches,
+    pub cache: WorkerCacheSettings,
     /// Limits of the acquire queue.
-    pub patience: Patience,
+    pub acquire_queue: AcquireQueueLimits,
     /// The worker's `pcpu-num` (RFC 9611); different in every worker.
     pub cpu: Cpu,
     /// Seed of outer IPv4 ids, IPv6 fragment ids and flow caches; different in every worker.
@@ -170,12 +170,12 @@ impl Default for Settings {
             headers: WireHeaders::default(),
             host: HostPort::default(),
             mtu: 1500,
-            narrow: NarrowPaths::new(),
+            path_mtus: PathMtus::new(),
             hop_limit: 64,
             addresses: HostAddresses::default(),
             encap_ports: vec![4500],
-            cache: Caches::default(),
-            patience: Patience::default(),
+            cache: WorkerCacheSettings::default(),
+            acquire_queue: AcquireQueueLimits::default(),
             cpu: Cpu(0),
             seed: 0,
             source_ports: SourcePorts::default(),
@@ -187,7 +187,7 @@ impl Settings {
     /// Path MTU towards `peer`.
     #[must_use]
     pub fn mtu_to(&self, peer: IpAddr) -> u16 {
-        self.narrow.get(&peer).map_or(self.mtu, |narrow| self.mtu.min(*narrow))
+        self.path_mtus.get(&peer).map_or(self.mtu, |narrow| self.mtu.min(*narrow))
     }
 
     /// Largest plain packet that is sent unfragmented. The kernel's raw sockets do not fragment
@@ -203,23 +203,23 @@ impl Settings {
 
 /// What may change on the host while workers run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Host {
+pub struct HostView {
     /// Its own addresses.
     pub addresses: HostAddresses,
     /// MTU of the network, headers included; at least 576.
     pub mtu: u16,
     /// Smaller path MTUs by peer.
-    pub narrow: NarrowPaths,
+    pub narrow: PathMtus,
 }
 
 /// Path MTUs in bytes of IP packet, for peers with less than the interface's, as learned from
 /// routers.
-pub type NarrowPaths = BTreeMap<IpAddr, u16>;
+pub type PathMtus = BTreeMap<IpAddr, u16>;
 
 /// The minimum path MTU, whatever routers and links report: `net.ipv4.route.min_pmtu`, and RFC 8200
 /// §5.
 #[must_use]
-pub const fn least_path(to: IpAddr) -> u16 {
+pub const fn min_path_mtu(to: IpAddr) -> u16 {
     match to {
         IpAddr::V4(_) => 552,
         IpAddr::V6(_) => 1280,

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-use crate::sad::change_log::StateNews;
-use crate::settings::Host;
-use crate::{Acquires, Sad, Spd, Spi};
+use crate::sad::change_log::SaChangeLog;
+use crate::settings::HostView;
+use crate::{AcquireView, Sad, Spd, Spi};
 
 /// One generation of the databases. Immutable; a worker loads it once per batch and sees all of a
 /// change or nothing.
@@ -17,16 +17,16 @@ pub struct Snapshot {
     /// Policies.
     pub spd: Arc<Spd>,
     /// Pending acquires.
-    pub acquires: Arc<Acquires>,
+    pub acquires: Arc<AcquireView>,
     /// The host, as far as it differs from the workers' settings; `None` if it does not.
-    pub host: Option<Arc<Host>>,
+    pub host: Option<Arc<HostView>>,
     /// Rises with every change of states or policies.
     pub generation: u64,
     /// Rises with every change of states: a flow resolved under another number must be resolved
     /// again.
     pub states: u64,
     /// SPIs of the latest changes.
-    pub(crate) state_news: StateNews,
+    pub(crate) state_news: SaChangeLog,
 }
 
 impl Snapshot {

@@ -72,13 +72,13 @@ impl Stage {
 }
 
 /// Told when a batch has passed a stage. The engine has no clock: the watcher has one.
-pub trait Watch {
+pub trait StageWatch {
     /// All packets of the batch have passed `stage`; with several SAs some stages repeat.
-    fn passed(&mut self, stage: Stage);
+    fn stage_done(&mut self, stage: Stage);
 }
 
 /// No watcher, at no cost.
-impl Watch for () {
+impl StageWatch for () {
     #[inline(always)]
-    fn passed(&mut self, _: Stage) {}
+    fn stage_done(&mut self, _: Stage) {}
 }

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use uxfrm_crypto::Crypter;
 use uxfrm_packet::{Batch, Pool};
 
-use crate::datapath::context::{BatchCtx, Output, Traffic};
+use crate::datapath::context::{BatchCtx, Output, TrafficCounters};
 use crate::datapath::inbound::Inbound;
 use crate::datapath::outbound::{Outbound, WaitingPacket};
 use crate::settings::Settings;
 use crate::{
-    CacheCounts, CacheStats, Drops, Event, Host, Moment, Published, Received, Snapshot, Watch,
-    least_path,
+    CacheStats, Drops, Event, HostView, Moment, Published, ReceivedPacket, SharedCacheStats,
+    Snapshot, StageWatch, min_path_mtu,
 };
 
 /// One thread's engine.
@@ -45,11 +45,11 @@ pub struct Worker {
     snapshots: arc_swap::Cache<Published, Arc<Snapshot>>,
     crypter: Crypter,
     drops: Arc<Drops>,
-    cache_counts: Arc<CacheCounts>,
+    cache_counts: Arc<SharedCacheStats>,
     outbound: Outbound,
     inbound: Inbound,
     /// The host that the settings were last updated from.
-    host: Option<Arc<Host>>,
+    host: Option<Arc<HostView>>,
 }
 
 impl Worker {
@@ -88,7 +88,7 @@ impl Worker {
         now: Moment,
         pool: &mut Pool,
         out: &mut Output,
-        watch: &mut impl Watch,
+        watch: &mut impl StageWatch,
     ) {
         let (mut ctx, outbound, _) = self.ctx(now, pool, out);
         outbound.run(batch, &mut ctx, watch);
@@ -110,7 +110,7 @@ impl Worker {
         now: Moment,
         pool: &mut Pool,
         out: &mut Output,
-        watch: &mut impl Watch,
+        watch: &mut impl StageWatch,
     ) {
         let (mut ctx, _, inbound) = self.ctx(now, pool, out);
         inbound.run(batch, &mut ctx, watch);
@@ -120,7 +120,7 @@ impl Worker {
     /// all others. `received` is empty afterwards.
     pub fn inbound_from_device(
         &mut self,
-        received: &mut Vec<Received>,
+        received: &mut Vec<ReceivedPacket>,
         now: Moment,
         pool: &mut Pool,
         out: &mut Output,
@@ -151,17 +151,17 @@ impl Worker {
 
     /// Whether [`Worker::settle`] has something to do.
     #[must_use]
-    pub fn owes(&self) -> bool {
+    pub fn has_deferred(&self) -> bool {
         self.outbound.has_deferred() || self.inbound.has_deferred()
     }
 
     /// A port refused to send: the path MTU towards `to` is `mtu`. Raises an event unless that is
     /// known.
     #[cold]
-    pub fn meet_narrow_path(&self, to: IpAddr, mtu: u32, events: &mut Vec<Event>) {
+    pub fn learn_path_mtu(&self, to: IpAddr, mtu: u32, events: &mut Vec<Event>) {
         let event = Event::NarrowPath(to);
         // Smaller path MTUs than the minimum are never believed.
-        let mtu = mtu.max(least_path(to).into());
+        let mtu = mtu.max(min_path_mtu(to).into());
         if mtu < self.settings.mtu_to(to).into() && !events.contains(&event) {
             events.push(event);
         }
@@ -169,13 +169,13 @@ impl Worker {
 
     /// Copies of the packets that wait for states, for a worker that replaces this one.
     #[must_use]
-    pub fn portray_waiting(&self) -> Vec<WaitingPacket> {
+    pub fn copy_waiting(&self) -> Vec<WaitingPacket> {
         self.outbound.portray_waiting()
     }
 
     /// Takes over packets that waited with another worker, once its states, policies and
     /// [acquires](crate::Acquires) are here: they wait again, or leave.
-    pub fn wait_with(
+    pub fn adopt_waiting(
         &mut self,
         waiting: Vec<WaitingPacket>,
         now: Moment,
@@ -207,7 +207,7 @@ impl Worker {
 
     /// Outbound traffic so far.
     #[must_use]
-    pub fn outward(&self) -> Traffic {
+    pub fn outward(&self) -> TrafficCounters {
         self.outbound.traffic
     }
 
@@ -219,13 +219,13 @@ impl Worker {
 
     /// Statistics of the flow caches as of the latest [`Worker::refresh`], for any thread.
     #[must_use]
-    pub fn cache_counts(&self) -> Arc<CacheCounts> {
+    pub fn cache_counts(&self) -> Arc<SharedCacheStats> {
         Arc::clone(&self.cache_counts)
     }
 
     /// Inbound traffic so far.
     #[must_use]
-    pub fn inward(&self) -> Traffic {
+    pub fn inward(&self) -> TrafficCounters {
         self.inbound.traffic
     }
 
@@ -246,7 +246,7 @@ impl Worker {
 
 /// Updates the settings from the host of the batch's own snapshot: bundles are valid for one host.
 #[inline(always)]
-fn meet_host(snapshot: &Snapshot, met: &mut Option<Arc<Host>>, settings: &mut Settings) {
+fn meet_host(snapshot: &Snapshot, met: &mut Option<Arc<HostView>>, settings: &mut Settings) {
     if let Some(host) = &snapshot.host
         && !met.as_ref().is_some_and(|met| Arc::ptr_eq(met, host))
     {
@@ -256,8 +256,8 @@ fn meet_host(snapshot: &Snapshot, met: &mut Option<Arc<Host>>, settings: &mut Se
 }
 
 #[cold]
-fn take_over(host: &Host, settings: &mut Settings) {
+fn take_over(host: &HostView, settings: &mut Settings) {
     settings.addresses = host.addresses.clone();
     settings.mtu = host.mtu;
-    settings.narrow = host.narrow.clone();
+    settings.path_mtus = host.narrow.clone();
 }

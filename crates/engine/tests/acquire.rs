@@ -7,12 +7,12 @@
 use std::time::Duration;
 
 use uxfrm_engine::{
-    Action, Cpu, Direction, DropReason, Event, Family, FlowKey, IfId, Level, Mark, Mode, Moment,
-    Output, Patience, PolicyFlags, PolicyKind, ReplayConfig, Reqid, SaConfig, SaProtocol, Spi,
-    Template, Wanted, Worker,
+    AcquireQueueLimits, Action, Cpu, Direction, DropReason, Event, Family, FlowKey, IfId, Mark,
+    Mode, Moment, Output, PolicyFlags, PolicyKind, ReplayConfig, Reqid, SaConfig, SaProtocol,
+    SaRequest, Spi, Template, TemplateLevel, Worker,
 };
 use uxfrm_packet::{Batch, PacketBuf, Pool};
-use uxfrm_testkit::{FIRST_SPI, Gateway, Pair, Way, Wrapping, packets};
+use uxfrm_testkit::{FIRST_SPI, IpsecSetup, PairDirection, TestGateway, TestGatewayPair, packets};
 
 /// The length identifies the datagram.
 fn datagram(number: usize) -> PacketBuf {
@@ -24,13 +24,13 @@ fn expected(number: usize) -> Vec<u8> {
 }
 
 /// The left one of two gateways without SAs, with a key manager listening.
-fn waiting(wrapping: &Wrapping) -> Pair {
-    let mut pair = Pair::without_states(wrapping);
+fn waiting(wrapping: &IpsecSetup) -> TestGatewayPair {
+    let mut pair = TestGatewayPair::without_sas(wrapping);
     pair.left.listen([]);
     pair
 }
 
-fn wanted_of(gateway: &Gateway) -> Vec<Wanted> {
+fn wanted_of(gateway: &TestGateway) -> Vec<SaRequest> {
     let wanted = |event: &Event| match event {
         Event::Acquire { wanted, .. } => Some(*wanted),
         Event::SaSoftLimit(_)
@@ -44,20 +44,20 @@ fn wanted_of(gateway: &Gateway) -> Vec<Wanted> {
 }
 
 /// Sends an empty batch, so that queued packets may leave.
-fn nudge(gateway: &mut Gateway) -> Vec<PacketBuf> {
+fn nudge(gateway: &mut TestGateway) -> Vec<PacketBuf> {
     gateway.outbound(Vec::new()).0
 }
 
 #[test]
 fn packets_of_one_template_send_one_acquire() {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     let mut left = waiting(&wrapping).left;
     assert!(left.outbound(vec![datagram(0), datagram(1)]).0.is_empty());
     let other_flow = packets::tcp("10.1.0.5:1", "10.2.3.4:80", 1, b"syn");
     assert!(left.outbound(vec![other_flow]).0.is_empty());
     assert_eq!((left.events.len(), left.worker.waiting()), (1, 3));
-    let (source, destination) = wrapping.gateways(Way::Right);
-    let wanted = Wanted {
+    let (source, destination) = wrapping.gateways(PairDirection::LeftToRight);
+    let wanted = SaRequest {
         source,
         destination,
         protocol: SaProtocol::Esp,
@@ -82,19 +82,19 @@ fn packets_of_one_template_send_one_acquire() {
         panic!("{:?}", left.events);
     };
     assert_eq!((policy.0 & 7, told, asked), (1, wanted, flow));
-    left.assert_accounts();
+    left.assert_packets_accounted();
 }
 
 #[test]
 fn queued_packets_leave_in_order_before_later_ones() {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     let mut pair = waiting(&wrapping);
     pair.left.outbound(vec![datagram(0), datagram(1)]);
     let long = packets::tcp_super("10.1.0.1:7", "10.2.0.1:9", &[7; 4000], 1000);
     pair.left.outbound(vec![long, datagram(2)]);
     assert_eq!(pair.left.worker.outward().held, 7, "a super-packet is the packets that it holds");
-    pair.left.assert_accounts();
-    pair.add_states(&wrapping, FIRST_SPI);
+    pair.left.assert_packets_accounted();
+    pair.add_sas(&wrapping, FIRST_SPI);
     let there = pair.left_to_right(vec![datagram(3)]);
     let lens: Vec<_> = there.iter().map(|packet| packet.len()).collect();
     assert_eq!(lens, [128, 129, 1040, 1040, 1040, 1040, 130, 131]);
@@ -106,15 +106,15 @@ fn queued_packets_leave_in_order_before_later_ones() {
 
 #[test]
 fn queued_packet_is_counted_by_policy_once() {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     let mut pair = waiting(&wrapping);
     pair.left.outbound(vec![datagram(0)]);
     for spi in 1..4 {
-        let other = SaConfig { reqid: Reqid(77), ..wrapping.sa(Way::Right, spi) };
+        let other = SaConfig { reqid: Reqid(77), ..wrapping.sa(PairDirection::LeftToRight, spi) };
         pair.left.add_sa(other);
         assert!(nudge(&mut pair.left).is_empty(), "a state of another template");
     }
-    pair.add_states(&wrapping, FIRST_SPI);
+    pair.add_sas(&wrapping, FIRST_SPI);
     assert_eq!(nudge(&mut pair.left).len(), 1);
     let snapshot = pair.left.database.snapshot();
     let out =
@@ -126,7 +126,7 @@ fn queued_packet_is_counted_by_policy_once() {
 
 #[test]
 fn unanswered_acquire_drops_queued_packets() {
-    let mut pair = waiting(&Wrapping::tunnel4());
+    let mut pair = waiting(&IpsecSetup::tunnel4());
     pair.left.outbound(vec![datagram(0), datagram(1)]);
     pair.wait(Duration::from_millis(29_999));
     pair.left.outbound(vec![datagram(2)]);
@@ -134,14 +134,14 @@ fn unanswered_acquire_drops_queued_packets() {
     pair.wait(Duration::from_millis(1));
     assert!(nudge(&mut pair.left).is_empty());
     assert_eq!(pair.left.reasons(), [(DropReason::OutNoState, 3)]);
-    pair.left.assert_accounts();
+    pair.left.assert_packets_accounted();
     pair.left.outbound(vec![datagram(3)]);
     assert_eq!((pair.left.events.len(), pair.left.worker.waiting()), (2, 1), "asked again");
 }
 
 #[test]
 fn queue_timeout_is_larval_lifetime() {
-    let mut left = waiting(&Wrapping::tunnel4()).left;
+    let mut left = waiting(&IpsecSetup::tunnel4()).left;
     left.outbound(vec![datagram(0)]);
     let wanted = wanted_of(&left)[0];
     left.listen([(wanted, Moment::from_secs(100))]);
@@ -157,7 +157,7 @@ fn queue_timeout_is_larval_lifetime() {
 
 #[test]
 fn packets_without_key_manager_are_dropped_at_once() {
-    let mut left = Pair::without_states(&Wrapping::tunnel4()).left;
+    let mut left = TestGatewayPair::without_sas(&IpsecSetup::tunnel4()).left;
     assert!(left.outbound(vec![datagram(0)]).0.is_empty());
     assert_eq!(left.reasons(), [(DropReason::OutNoState, 1)]);
     assert_eq!((left.events.len(), left.worker.waiting()), (0, 0));
@@ -165,7 +165,7 @@ fn packets_without_key_manager_are_dropped_at_once() {
 
 #[test]
 fn workers_share_pending_acquires() {
-    let mut left = waiting(&Wrapping::tunnel4()).left;
+    let mut left = waiting(&IpsecSetup::tunnel4()).left;
     left.outbound(vec![datagram(0)]);
     let wanted = wanted_of(&left)[0];
     left.listen([(wanted, Moment::from_secs(31))]);
@@ -185,14 +185,14 @@ fn workers_share_pending_acquires() {
 
 #[test]
 fn full_queue_drops_newest_packet() {
-    let patience = |patience: Patience| {
-        let mut wrapping = Wrapping::tunnel4();
-        wrapping.settings.patience = patience;
+    let patience = |patience: AcquireQueueLimits| {
+        let mut wrapping = IpsecSetup::tunnel4();
+        wrapping.settings.acquire_queue = patience;
         let mut pair = waiting(&wrapping);
         pair.left.outbound((0..150).map(datagram).collect());
         let full = pair.left.drops(DropReason::OutWaitFull);
-        pair.left.assert_accounts();
-        pair.add_states(&wrapping, FIRST_SPI);
+        pair.left.assert_packets_accounted();
+        pair.add_sas(&wrapping, FIRST_SPI);
         let there = pair.left_to_right(Vec::new());
         assert_eq!(there.len() as u64 + full, 150);
         for (number, packet) in there.iter().enumerate() {
@@ -200,19 +200,24 @@ fn full_queue_drops_newest_packet() {
         }
         there.len()
     };
-    let plenty = Patience { bytes_each: 1 << 30, bytes: 1 << 30, buffers_each: 999, buffers: 999 };
+    let plenty = AcquireQueueLimits {
+        bytes_per_sa: 1 << 30,
+        bytes: 1 << 30,
+        packets_per_sa: 999,
+        packets: 999,
+    };
     let size = datagram(0).capacity();
-    assert_eq!(patience(Patience::default()), 100, "as many as in Linux");
+    assert_eq!(patience(AcquireQueueLimits::default()), 100, "as many as in Linux");
     assert_eq!(patience(plenty), 150);
-    assert_eq!(patience(Patience { buffers_each: 3, ..plenty }), 3);
-    assert_eq!(patience(Patience { buffers: 4, ..plenty }), 4);
-    assert_eq!(patience(Patience { bytes_each: size + 1, ..plenty }), 1);
-    assert_eq!(patience(Patience { bytes: 2 * size + 1, ..plenty }), 2);
+    assert_eq!(patience(AcquireQueueLimits { packets_per_sa: 3, ..plenty }), 3);
+    assert_eq!(patience(AcquireQueueLimits { packets: 4, ..plenty }), 4);
+    assert_eq!(patience(AcquireQueueLimits { bytes_per_sa: size + 1, ..plenty }), 1);
+    assert_eq!(patience(AcquireQueueLimits { bytes: 2 * size + 1, ..plenty }), 2);
 }
 
 #[test]
 fn queued_packets_never_leave_plain() {
-    let mut left = waiting(&Wrapping::tunnel4()).left;
+    let mut left = waiting(&IpsecSetup::tunnel4()).left;
     left.outbound(vec![datagram(0)]);
     left.database.apply(left.now, |change| change.flush_policies(PolicyKind::Main));
     assert!(nudge(&mut left).is_empty());
@@ -222,9 +227,9 @@ fn queued_packets_never_leave_plain() {
 
 #[test]
 fn block_policy_sends_no_acquire() {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     let mut left = waiting(&wrapping).left;
-    let mut block = wrapping.policy(Direction::Out, Way::Right);
+    let mut block = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
     block.action = Action::Block;
     left.database.apply(left.now, |change| change.update_policy(block)).unwrap();
     left.outbound(vec![datagram(0)]);
@@ -234,16 +239,19 @@ fn block_policy_sends_no_acquire() {
 #[test]
 fn packets_of_every_mode_and_family_are_queued() {
     let both = [Family::V4, Family::V6];
-    let tunnels = both.map(|inner| both.map(|outer| Wrapping::new(Mode::Tunnel, inner, outer)));
-    let transports = both.map(|family| Wrapping::new(Mode::Transport, family, family));
+    let tunnels = both.map(|inner| both.map(|outer| IpsecSetup::new(Mode::Tunnel, inner, outer)));
+    let transports = both.map(|family| IpsecSetup::new(Mode::Transport, family, family));
     for wrapping in tunnels.into_iter().flatten().chain(transports) {
         let mut pair = waiting(&wrapping);
-        let (source, destination) = wrapping.hosts(Way::Right);
+        let (source, destination) = wrapping.hosts(PairDirection::LeftToRight);
         assert!(pair.left.outbound(vec![packets::echo(source, destination, b"one")]).0.is_empty());
         let [wanted] = wanted_of(&pair.left)[..] else { panic!("{:?}", pair.left.events) };
-        assert_eq!((wanted.source, wanted.destination), wrapping.gateways(Way::Right));
+        assert_eq!(
+            (wanted.source, wanted.destination),
+            wrapping.gateways(PairDirection::LeftToRight)
+        );
         assert_eq!(wanted.mode, wrapping.mode);
-        pair.add_states(&wrapping, FIRST_SPI);
+        pair.add_sas(&wrapping, FIRST_SPI);
         let there = pair.left_to_right(vec![packets::echo(source, destination, b"two")]);
         assert_eq!(there.len(), 2);
         assert_eq!(there[0].bytes(), packets::echo(source, destination, b"one").bytes());
@@ -252,9 +260,9 @@ fn packets_of_every_mode_and_family_are_queued() {
 
 #[test]
 fn template_without_source_requests_host_address() {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     let mut left = waiting(&wrapping).left;
-    let mut policy = wrapping.policy(Direction::Out, Way::Right);
+    let mut policy = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
     policy.templates[0].source = Family::V4.unspecified();
     left.database.apply(left.now, |change| change.update_policy(policy)).unwrap();
     left.outbound(vec![datagram(0)]);
@@ -264,9 +272,9 @@ fn template_without_source_requests_host_address() {
 
 #[test]
 fn acquire_has_mark_and_if_id_of_policy() {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     let mut left = waiting(&wrapping).left;
-    let mut policy = wrapping.policy(Direction::Out, Way::Right);
+    let mut policy = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
     policy.mark = Mark { value: 5, mask: 0xff };
     policy.if_id = IfId(42);
     left.add_policy(policy);
@@ -283,7 +291,7 @@ fn acquire_has_mark_and_if_id_of_policy() {
     let sa = SaConfig {
         mark: Mark { value: 5, mask: 0xff },
         if_id: IfId(42),
-        ..wrapping.sa(Way::Right, FIRST_SPI)
+        ..wrapping.sa(PairDirection::LeftToRight, FIRST_SPI)
     };
     left.add_sa(sa);
     assert_eq!((nudge(&mut left).len(), left.worker.waiting()), (1, 1));
@@ -292,9 +300,9 @@ fn acquire_has_mark_and_if_id_of_policy() {
 
 #[test]
 fn templates_are_acquired_one_after_another() {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     let mut left = waiting(&wrapping).left;
-    let mut policy = wrapping.policy(Direction::Out, Way::Right);
+    let mut policy = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
     policy.templates.push(Template {
         mode: Mode::Transport,
         reqid: Reqid(2),
@@ -302,23 +310,23 @@ fn templates_are_acquired_one_after_another() {
     });
     left.database.apply(left.now, |change| change.update_policy(policy)).unwrap();
     left.outbound(vec![datagram(0)]);
-    left.add_sa(wrapping.sa(Way::Right, FIRST_SPI));
+    left.add_sa(wrapping.sa(PairDirection::LeftToRight, FIRST_SPI));
     assert!(nudge(&mut left).is_empty());
     let reqids: Vec<_> = wanted_of(&left).iter().map(|wanted| wanted.reqid).collect();
     assert_eq!(reqids, [Reqid(1), Reqid(2)]);
     let (reqid, mode) = (Reqid(2), Mode::Transport);
-    left.add_sa(SaConfig { reqid, mode, ..wrapping.sa(Way::Right, FIRST_SPI + 2) });
+    left.add_sa(SaConfig { reqid, mode, ..wrapping.sa(PairDirection::LeftToRight, FIRST_SPI + 2) });
     let wire = nudge(&mut left);
     assert_eq!((wire.len(), wire[0].bytes()[9]), (1, 50));
     assert_eq!(left.reasons(), []);
 }
 
 /// A gateway whose worker needs its own SA, and its setup.
-fn with_cpu_acquire() -> (Wrapping, Gateway) {
-    let mut wrapping = Wrapping::tunnel4();
+fn with_cpu_acquire() -> (IpsecSetup, TestGateway) {
+    let mut wrapping = IpsecSetup::tunnel4();
     wrapping.settings.cpu = Cpu(3);
     let mut left = waiting(&wrapping).left;
-    let mut policy = wrapping.policy(Direction::Out, Way::Right);
+    let mut policy = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
     policy.flags |= PolicyFlags::CPU_ACQUIRE;
     left.database.apply(left.now, |change| change.update_policy(policy)).unwrap();
     (wrapping, left)
@@ -334,7 +342,7 @@ fn cpu_acquire_uses_fallback_meanwhile() {
         direction: Some(Direction::Out),
         replay: ReplayConfig::default(),
         pcpu,
-        ..wrapping.sa(Way::Right, spi)
+        ..wrapping.sa(PairDirection::LeftToRight, spi)
     };
     left.add_sa(state(FIRST_SPI, None));
     let spi_of = |wire: &[PacketBuf]| wire[0].bytes()[20..24].to_vec();
@@ -347,7 +355,7 @@ fn cpu_acquire_uses_fallback_meanwhile() {
     left.add_sa(state(FIRST_SPI + 4, Some(Cpu(3))));
     assert_eq!(spi_of(&left.outbound(vec![datagram(2)]).0), spi(FIRST_SPI + 4));
     assert_eq!((left.reasons(), left.worker.waiting()), (vec![], 0));
-    left.assert_accounts();
+    left.assert_packets_accounted();
 }
 
 /// A flow cached with the fallback acquires again once the larval SA has gone, alone and in
@@ -358,7 +366,7 @@ fn cpu_acquire_is_repeated_for_cached_flow() {
     left.add_sa(SaConfig {
         direction: Some(Direction::Out),
         replay: ReplayConfig::default(),
-        ..wrapping.sa(Way::Right, FIRST_SPI)
+        ..wrapping.sa(PairDirection::LeftToRight, FIRST_SPI)
     });
     for (times, count) in [1, 3, 1, 3].into_iter().enumerate() {
         for _ in 0..4 {
@@ -372,10 +380,10 @@ fn cpu_acquire_is_repeated_for_cached_flow() {
 
 #[test]
 fn optional_template_sends_acquire_and_passes() {
-    let wrapping = Wrapping::transport4();
+    let wrapping = IpsecSetup::transport4();
     let mut left = waiting(&wrapping).left;
-    let mut policy = wrapping.policy(Direction::Out, Way::Right);
-    policy.templates[0].level = Level::Use;
+    let mut policy = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
+    policy.templates[0].level = TemplateLevel::Use;
     left.database.apply(left.now, |change| change.update_policy(policy)).unwrap();
     let packet = || packets::udp("192.0.2.1:7", "192.0.2.2:9", b"plain");
     for _ in 0..3 {
@@ -386,18 +394,18 @@ fn optional_template_sends_acquire_and_passes() {
     left.now = left.now.plus(Duration::from_secs(30));
     left.outbound(vec![packet()]);
     assert_eq!(left.events.len(), 2, "again when the larval state has gone");
-    left.add_sa(wrapping.sa(Way::Right, FIRST_SPI));
+    left.add_sa(wrapping.sa(PairDirection::LeftToRight, FIRST_SPI));
     assert_eq!(left.outbound(vec![packet()]).0[0].bytes()[9], 50);
 }
 
 #[test]
 fn wrong_sa_with_template_spi_sends_no_acquire() {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     let mut left = waiting(&wrapping).left;
-    let mut policy = wrapping.policy(Direction::Out, Way::Right);
+    let mut policy = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
     policy.templates[0].spi = Spi(FIRST_SPI);
     left.database.apply(left.now, |change| change.update_policy(policy)).unwrap();
-    left.add_sa(SaConfig { reqid: Reqid(9), ..wrapping.sa(Way::Right, FIRST_SPI) });
+    left.add_sa(SaConfig { reqid: Reqid(9), ..wrapping.sa(PairDirection::LeftToRight, FIRST_SPI) });
     left.outbound(vec![datagram(0)]);
     assert_eq!((left.reasons(), left.events.len()), (vec![(DropReason::OutNoState, 1)], 0));
 }

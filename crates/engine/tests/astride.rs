@@ -11,41 +11,41 @@ use uxfrm_engine::{
     Spi, UdpEncap, UdpEncapKind,
 };
 use uxfrm_packet::PacketBuf;
-use uxfrm_testkit::{FIRST_SPI, Pair, Suite, Way, Wrapping, packets};
+use uxfrm_testkit::{EspSuite, FIRST_SPI, IpsecSetup, PairDirection, TestGatewayPair, packets};
 
 const NEXT_SPI: u32 = FIRST_SPI + 2;
 
-fn datagram(wrapping: &Wrapping) -> Vec<u8> {
-    let (source, destination) = wrapping.hosts(Way::Right);
+fn datagram(wrapping: &IpsecSetup) -> Vec<u8> {
+    let (source, destination) = wrapping.hosts(PairDirection::LeftToRight);
     let end = |address, port| std::net::SocketAddr::new(address, port).to_string();
     packets::udp_bytes(&end(source, 7), &end(destination, 9), &[7; 2000])
 }
 
 /// Sends two fragments by different SAs; the second SA is `next` at the receiver. Returns what the
 /// host gets.
-fn across(wrapping: &Wrapping, pair: &mut Pair, next: SaConfig) -> Vec<PacketBuf> {
+fn across(wrapping: &IpsecSetup, pair: &mut TestGatewayPair, next: SaConfig) -> Vec<PacketBuf> {
     let mut pieces = packets::fragments(&datagram(wrapping), 1200);
     let last = pieces.pop().unwrap();
     assert!(pair.left_to_right(pieces).is_empty());
     pair.right.add_sa(next);
-    pair.left.add_sa(wrapping.sa(Way::Right, NEXT_SPI));
+    pair.left.add_sa(wrapping.sa(PairDirection::LeftToRight, NEXT_SPI));
     pair.left_to_right(vec![last])
 }
 
-fn wrappings() -> Vec<Wrapping> {
-    let tunnel = |inner| Wrapping::new(Mode::Tunnel, inner, Family::V4);
+fn wrappings() -> Vec<IpsecSetup> {
+    let tunnel = |inner| IpsecSetup::new(Mode::Tunnel, inner, Family::V4);
     vec![
         tunnel(Family::V4),
         tunnel(Family::V6),
-        Wrapping { encap: Some(UdpEncapKind::Esp), ..tunnel(Family::V4) },
+        IpsecSetup { encap: Some(UdpEncapKind::Esp), ..tunnel(Family::V4) },
     ]
 }
 
 #[test]
 fn datagram_may_span_a_rekey() {
     for wrapping in wrappings() {
-        let mut pair = Pair::new(&wrapping);
-        let next = wrapping.sa(Way::Right, NEXT_SPI);
+        let mut pair = TestGatewayPair::new(&wrapping);
+        let next = wrapping.sa(PairDirection::LeftToRight, NEXT_SPI);
         let arrived = across(&wrapping, &mut pair, next);
         assert_eq!(arrived.len(), 1, "{wrapping:?}: {:?}", pair.right.reasons());
         assert!(arrived[0].bytes() == datagram(&wrapping));
@@ -57,7 +57,7 @@ fn datagram_may_span_a_rekey() {
 #[test]
 fn unrelated_sa_adds_no_fragments() {
     let wrapping = wrappings().pop().unwrap();
-    let like = || wrapping.sa(Way::Right, NEXT_SPI);
+    let like = || wrapping.sa(PairDirection::LeftToRight, NEXT_SPI);
     let encap = UdpEncap { source_port: 4501, ..like().encap.unwrap() };
     let narrow = Selector { destination_port: PortMask::exactly(9), ..like().selector.unwrap() };
     let mark = Mark { value: 1, mask: 1 };
@@ -77,31 +77,31 @@ fn unrelated_sa_adds_no_fragments() {
         without_window,
     ] {
         let what = format!("{other:?}");
-        let mut pair = Pair::new(&wrapping);
+        let mut pair = TestGatewayPair::new(&wrapping);
         assert!(across(&wrapping, &mut pair, other).is_empty(), "{what}");
         assert_eq!(pair.right.worker.inward().held, 2, "{what}: {:?}", pair.right.reasons());
     }
     // Another algorithm may be weaker.
-    let mut pair = Pair::new(&wrapping);
-    let other = Wrapping { suite: Suite::NullSha1, ..wrapping.clone() };
-    assert!(across(&other, &mut pair, other.sa(Way::Right, NEXT_SPI)).is_empty());
+    let mut pair = TestGatewayPair::new(&wrapping);
+    let other = IpsecSetup { suite: EspSuite::NullSha1, ..wrapping.clone() };
+    assert!(across(&other, &mut pair, other.sa(PairDirection::LeftToRight, NEXT_SPI)).is_empty());
     assert_eq!(pair.right.worker.inward().held, 2);
 }
 
 /// Without a reqid nothing ties two SAs together; a wildcard source does not identify a peer.
 #[test]
 fn sas_without_reqid_are_no_family() {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     let changes: [fn(&mut SaConfig); 2] =
         [|sa| sa.reqid = Reqid(0), |sa| sa.source = [0; 4].into()];
     for change in changes {
         let changed = |spi| {
-            let mut state = wrapping.sa(Way::Right, spi);
+            let mut state = wrapping.sa(PairDirection::LeftToRight, spi);
             change(&mut state);
             state
         };
-        let mut pair = Pair::without_states(&wrapping);
-        pair.left.add_sa(wrapping.sa(Way::Right, FIRST_SPI));
+        let mut pair = TestGatewayPair::without_sas(&wrapping);
+        pair.left.add_sa(wrapping.sa(PairDirection::LeftToRight, FIRST_SPI));
         pair.right.add_sa(changed(FIRST_SPI));
         assert!(across(&wrapping, &mut pair, changed(NEXT_SPI)).is_empty());
         assert_eq!(pair.right.worker.inward().held, 2, "{:?}", pair.right.reasons());
@@ -110,13 +110,13 @@ fn sas_without_reqid_are_no_family() {
 
 #[test]
 fn template_with_spi_refuses_datagram_across_rekey() {
-    let wrapping = Wrapping::tunnel4();
-    let mut pair = Pair::new(&wrapping);
-    let mut policy = wrapping.policy(Direction::In, Way::Right);
+    let wrapping = IpsecSetup::tunnel4();
+    let mut pair = TestGatewayPair::new(&wrapping);
+    let mut policy = wrapping.policy(Direction::In, PairDirection::LeftToRight);
     policy.templates[0].spi = Spi(NEXT_SPI);
     let now = pair.right.now;
     pair.right.database.apply(now, |change| change.update_policy(policy)).unwrap();
-    let next = wrapping.sa(Way::Right, NEXT_SPI);
+    let next = wrapping.sa(PairDirection::LeftToRight, NEXT_SPI);
     assert!(across(&wrapping, &mut pair, next).is_empty());
     assert_eq!(pair.right.reasons(), [(DropReason::InTemplateMismatch, 1)]);
 }

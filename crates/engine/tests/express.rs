@@ -5,15 +5,17 @@
 use std::time::Duration;
 
 use uxfrm_engine::{
-    Action, Budget, CacheMode, CacheSettings, Direction, DropReason, Family, IfId, Limits, Mark,
-    Mode, Output, Priority, SaExtraFlags, SaFlags, UdpEncapKind, WireHeaders,
+    Action, CacheMode, CacheSettings, Direction, DropReason, Family, IfId, LifetimeLimits, Mark,
+    Mode, Output, Priority, SaExtraFlags, SaFlags, SoftHardLimit, UdpEncapKind, WireHeaders,
 };
-use uxfrm_packet::{Batch, Checksum, Label, PacketBuf, Protocol, Segments};
-use uxfrm_testkit::{Gateway, Pair, Rng, Suite, Way, Wrapping, packets};
+use uxfrm_packet::{Batch, Checksum, PacketBuf, PacketMeta, Protocol, Segments};
+use uxfrm_testkit::{
+    EspSuite, IpsecSetup, PairDirection, Rng, TestGateway, TestGatewayPair, packets,
+};
 
 struct Twins {
-    express: Gateway,
-    plain: Gateway,
+    express: TestGateway,
+    plain: TestGateway,
     inner: Family,
     mode: Mode,
     rng: Rng,
@@ -30,16 +32,16 @@ struct Left {
 }
 
 impl Twins {
-    fn new(wrapping: &Wrapping, output_mark: Mark, seed: u64) -> Self {
+    fn new(wrapping: &IpsecSetup, output_mark: Mark, seed: u64) -> Self {
         let gateway = |mode| {
             let mut wrapping = wrapping.clone();
             wrapping.settings.cache = CacheSettings { mode, flows: 4096 }.into();
-            let mut gateway = Pair::without_states(&wrapping).left;
-            let mut sa = wrapping.sa(Way::Right, 0x1000);
+            let mut gateway = TestGatewayPair::without_sas(&wrapping).left;
+            let mut sa = wrapping.sa(PairDirection::LeftToRight, 0x1000);
             sa.output_mark = output_mark;
             gateway.add_sa(sa);
             for (mark, if_id) in [(9, 0), (0, 9)] {
-                let mut blocks = wrapping.policy(Direction::Out, Way::Right);
+                let mut blocks = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
                 blocks.priority = Priority(1);
                 blocks.action = Action::Block;
                 blocks.templates.clear();
@@ -127,7 +129,7 @@ impl Twins {
             assert_eq!(self.express.worker.outward(), self.plain.worker.outward());
         }
         assert_eq!(counts(&self.express), counts(&self.plain));
-        self.express.assert_accounts();
+        self.express.assert_packets_accounted();
     }
 }
 
@@ -190,10 +192,10 @@ fn forget_identification(frame: &mut [u8]) {
 
 impl Left {
     fn of(packet: &PacketBuf) -> Self {
-        let Label { segments, checksum, mark, udp, .. } = **packet;
+        let PacketMeta { segments, checksum, mark, udp, .. } = **packet;
         let mut bytes = packet.bytes().to_vec();
         let frame = match segments {
-            Segments::Train { stride } => stride.into(),
+            Segments::Burst { stride } => stride.into(),
             Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => bytes.len(),
         };
         if udp.is_none() {
@@ -204,14 +206,14 @@ impl Left {
 }
 
 /// Packets and bytes of each policy and SA.
-fn counts(gateway: &Gateway) -> Vec<(u64, u64)> {
+fn counts(gateway: &TestGateway) -> Vec<(u64, u64)> {
     let snapshot = gateway.database.snapshot();
     let policies = snapshot.spd.iter().map(|entry| (entry.packets(), entry.bytes()));
     let states = snapshot.sad.iter().map(|sa| (sa.usage().packets(), sa.usage().bytes()));
     policies.chain(states).collect()
 }
 
-fn check(wrapping: &Wrapping) {
+fn check(wrapping: &IpsecSetup) {
     let marks = [Mark::default(), Mark { value: 6, mask: 7 }];
     for (seed, mark) in (0..6).zip(marks.into_iter().cycle()) {
         let mut twins = Twins::new(wrapping, mark, seed);
@@ -228,8 +230,8 @@ fn check(wrapping: &Wrapping) {
 fn in_tunnels() {
     for inner in [Family::V4, Family::V6] {
         for outer in [Family::V4, Family::V6] {
-            for suite in [Suite::Gcm128, Suite::NullSha1] {
-                check(&Wrapping { suite, ..Wrapping::new(Mode::Tunnel, inner, outer) });
+            for suite in [EspSuite::Gcm128, EspSuite::NullSha1] {
+                check(&IpsecSetup { suite, ..IpsecSetup::new(Mode::Tunnel, inner, outer) });
             }
         }
     }
@@ -238,7 +240,7 @@ fn in_tunnels() {
 #[test]
 fn in_transport_mode() {
     for family in [Family::V4, Family::V6] {
-        check(&Wrapping::new(Mode::Transport, family, family));
+        check(&IpsecSetup::new(Mode::Transport, family, family));
     }
 }
 
@@ -248,7 +250,7 @@ fn in_udp() {
         for mode in [Mode::Tunnel, Mode::Transport] {
             for kind in [UdpEncapKind::Esp, UdpEncapKind::NonIke] {
                 for headers in [WireHeaders::Engine, WireHeaders::UdpSocket] {
-                    let mut wrapping = Wrapping::new(mode, outer, outer);
+                    let mut wrapping = IpsecSetup::new(mode, outer, outer);
                     wrapping.encap = Some(kind);
                     wrapping.settings.headers = headers;
                     check(&wrapping);
@@ -261,34 +263,34 @@ fn in_udp() {
 #[test]
 fn with_what_states_can_ask_for() {
     for flags in [SaFlags::NOECN, SaFlags::NOPMTUDISC, SaFlags::ESN] {
-        check(&Wrapping { flags, ..Wrapping::tunnel4() });
+        check(&IpsecSetup { flags, ..IpsecSetup::tunnel4() });
     }
     let extra_flags = SaExtraFlags::DONT_ENCAP_DSCP;
-    check(&Wrapping { extra_flags, ..Wrapping::tunnel4() });
-    check(&Wrapping { tfc_padding: 200, ..Wrapping::tunnel4() });
+    check(&IpsecSetup { extra_flags, ..IpsecSetup::tunnel4() });
+    check(&IpsecSetup { tfc_padding: 200, ..IpsecSetup::tunnel4() });
 }
 
 #[test]
 fn batch_is_cut_at_hard_limit() {
     for hard in [100, 333] {
-        let packets = Budget { soft: 50, hard };
-        check_to_the_end(&Wrapping {
-            limits: Limits { packets, ..Limits::default() },
-            ..Wrapping::tunnel4()
+        let packets = SoftHardLimit { soft: 50, hard };
+        check_to_the_end(&IpsecSetup {
+            limits: LifetimeLimits { packets, ..LifetimeLimits::default() },
+            ..IpsecSetup::tunnel4()
         });
-        let bytes = Budget { soft: 5000, hard: hard * 100 };
-        check_to_the_end(&Wrapping {
-            limits: Limits { bytes, ..Limits::default() },
-            ..Wrapping::transport4()
+        let bytes = SoftHardLimit { soft: 5000, hard: hard * 100 };
+        check_to_the_end(&IpsecSetup {
+            limits: LifetimeLimits { bytes, ..LifetimeLimits::default() },
+            ..IpsecSetup::transport4()
         });
     }
 }
 
 #[test]
 fn single_packets_stop_at_hard_limit() {
-    let packets = Budget { soft: 50, hard: 70 };
-    let limits = Limits { packets, ..Limits::default() };
-    let mut twins = Twins::new(&Wrapping { limits, ..Wrapping::tunnel4() }, Mark::default(), 1);
+    let packets = SoftHardLimit { soft: 50, hard: 70 };
+    let limits = LifetimeLimits { packets, ..LifetimeLimits::default() };
+    let mut twins = Twins::new(&IpsecSetup { limits, ..IpsecSetup::tunnel4() }, Mark::default(), 1);
     for at in 0..80 {
         let packet = || vec![packets::udp("10.1.0.1:7", "10.2.0.1:9", b"payload")];
         let (wire, _) = twins.plain.outbound(packet());
@@ -302,8 +304,8 @@ fn single_packets_stop_at_hard_limit() {
 /// soon.
 #[test]
 fn single_packets_are_counted_later() {
-    let mut pair = Pair::new(&Wrapping::tunnel4());
-    let counted = |pair: &Pair| {
+    let mut pair = TestGatewayPair::new(&IpsecSetup::tunnel4());
+    let counted = |pair: &TestGatewayPair| {
         [&pair.left, &pair.right].map(|gateway| {
             let snapshot = gateway.database.snapshot();
             snapshot.sad.iter().map(|sa| sa.usage().packets()).sum::<u64>()
@@ -311,13 +313,13 @@ fn single_packets_are_counted_later() {
     };
     // Through workers directly: test gateways flush after each batch.
     let mut out = Output::default();
-    let mut send = |pair: &mut Pair| {
+    let mut send = |pair: &mut TestGatewayPair| {
         let mut batch: Batch =
             [packets::udp("10.1.0.1:7", "10.2.0.1:9", b"payload")].into_iter().collect();
-        let Gateway { worker, now, pool, .. } = &mut pair.left;
+        let TestGateway { worker, now, pool, .. } = &mut pair.left;
         worker.outbound(&mut batch, *now, pool, &mut out);
         let mut batch: Batch = out.wire.drain().collect();
-        let Gateway { worker, now, pool, .. } = &mut pair.right;
+        let TestGateway { worker, now, pool, .. } = &mut pair.right;
         worker.inbound(&mut batch, *now, pool, &mut out);
         assert_eq!(out.host.drain().count(), 1);
     };
@@ -333,7 +335,7 @@ fn single_packets_are_counted_later() {
     assert_eq!(counted(&pair), [22, 22], "who has nothing to do owes nothing");
 }
 
-fn check_to_the_end(wrapping: &Wrapping) {
+fn check_to_the_end(wrapping: &IpsecSetup) {
     for seed in 0..10 {
         let mut twins = Twins::new(wrapping, Mark::default(), seed);
         (0..30).for_each(|_| twins.send());

@@ -12,7 +12,7 @@ use uxfrm_engine::{
     Family, KeepaliveInterval, Mode, SourcePorts, UdpEncap, UdpEncapKind, WireHeaders,
 };
 use uxfrm_packet::{IpPacket, PacketBuf, Protocol, checksum, udp::Udp};
-use uxfrm_testkit::{FIRST_SPI, Pair, Way, Wrapping, packets, taken_apart};
+use uxfrm_testkit::{FIRST_SPI, IpsecSetup, PairDirection, TestGatewayPair, packets, split_burst};
 
 /// Not Linux's default range.
 const PORTS: RangeInclusive<u16> = 10_000..=20_000;
@@ -23,16 +23,16 @@ const SHAPES: [(Mode, Family, Family); 4] = [
     (Mode::Tunnel, Family::V6, Family::V4),
 ];
 
-fn spreading(mode: Mode, inner: Family, outer: Family) -> Wrapping {
-    let mut wrapping = Wrapping::new(mode, inner, outer);
+fn spreading(mode: Mode, inner: Family, outer: Family) -> IpsecSetup {
+    let mut wrapping = IpsecSetup::new(mode, inner, outer);
     wrapping.settings.headers = WireHeaders::UdpSocket;
     wrapping.settings.source_ports = SourcePorts { seed: 9, range: PORTS };
     wrapping
 }
 
 /// Two gateways with an SA from left to right without a fixed source port.
-fn pair(wrapping: &Wrapping) -> Pair {
-    let mut pair = Pair::without_states(wrapping);
+fn pair(wrapping: &IpsecSetup) -> TestGatewayPair {
+    let mut pair = TestGatewayPair::without_sas(wrapping);
     let encap = Some(UdpEncap {
         kind: UdpEncapKind::Esp,
         source_port: 0,
@@ -40,14 +40,17 @@ fn pair(wrapping: &Wrapping) -> Pair {
         original_address: wrapping.outer.unspecified(),
     });
     for gateway in [&mut pair.left, &mut pair.right] {
-        gateway.add_sa(uxfrm_engine::SaConfig { encap, ..wrapping.sa(Way::Right, FIRST_SPI) });
+        gateway.add_sa(uxfrm_engine::SaConfig {
+            encap,
+            ..wrapping.sa(PairDirection::LeftToRight, FIRST_SPI)
+        });
     }
     pair
 }
 
 /// Packet `number` of a flow.
-fn of_flow(wrapping: &Wrapping, flow: u16, number: u8) -> PacketBuf {
-    let (source, destination) = wrapping.hosts(Way::Right);
+fn of_flow(wrapping: &IpsecSetup, flow: u16, number: u8) -> PacketBuf {
+    let (source, destination) = wrapping.hosts(PairDirection::LeftToRight);
     let end = |address, port| std::net::SocketAddr::new(address, port).to_string();
     packets::udp(&end(source, 1000 + flow), &end(destination, 9), &[number; 32])
 }
@@ -106,7 +109,7 @@ fn segments_of_super_packet_share_source_port() {
     let mut pair = pair(&wrapping);
     let payload = vec![7; 20_000];
     let sent = packets::tcp_super("10.1.0.1:7", "10.2.0.1:9", &payload, 1000);
-    let wire: Vec<_> = pair.left.outbound(vec![sent]).0.iter().flat_map(taken_apart).collect();
+    let wire: Vec<_> = pair.left.outbound(vec![sent]).0.iter().flat_map(split_burst).collect();
     let ports: BTreeSet<u16> = wire.iter().map(port).collect();
     assert_eq!((wire.len(), ports.len()), (20, 1));
     let bytes: usize = pair.right.inbound(wire).iter().map(|packet| packet.len() - 40).sum();
@@ -117,8 +120,9 @@ fn segments_of_super_packet_share_source_port() {
 fn flow_ports_send_no_keepalives() {
     let mut pair = pair(&spreading(Mode::Tunnel, Family::V4, Family::V4));
     for source_port in [4500, 0] {
-        let wrapping = Wrapping { encap: Some(UdpEncapKind::Esp), ..Wrapping::tunnel4() };
-        let mut state = wrapping.sa(Way::Right, FIRST_SPI + 1 + u32::from(source_port));
+        let wrapping = IpsecSetup { encap: Some(UdpEncapKind::Esp), ..IpsecSetup::tunnel4() };
+        let mut state =
+            wrapping.sa(PairDirection::LeftToRight, FIRST_SPI + 1 + u32::from(source_port));
         state.encap = state.encap.map(|encap| UdpEncap { source_port, ..encap });
         state.direction = Some(uxfrm_engine::Direction::Out);
         state.replay.window = 0;

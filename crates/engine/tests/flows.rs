@@ -6,15 +6,17 @@
 )]
 
 use uxfrm_engine::{
-    Action, CacheMode, CacheSettings, CacheStats, Defaults, Direction, DropReason, Family, FlowKey,
-    Host, IfId, Mark, Mode, NarrowPaths, Policy, PolicyKey, PolicyKind, PolicyName, PortMask,
-    Prefix, Priority, Reqid, SaConfig, Selector,
+    Action, CacheMode, CacheSettings, CacheStats, DefaultActions, Direction, DropReason, Family,
+    FlowKey, HostView, IfId, Mark, Mode, PathMtus, Policy, PolicyKey, PolicyKind, PolicyName,
+    PortMask, Prefix, Priority, Reqid, SaConfig, Selector,
 };
 use uxfrm_packet::{IpPacket, PacketBuf, Protocol};
-use uxfrm_testkit::{FIRST_SPI, Gateway, Pair, Rng, Way, Wrapping, packets, taken_apart};
+use uxfrm_testkit::{
+    FIRST_SPI, IpsecSetup, PairDirection, Rng, TestGateway, TestGatewayPair, packets, split_burst,
+};
 
-fn with_cache(mode: CacheMode, flows: usize) -> Wrapping {
-    let mut wrapping = Wrapping::tunnel4();
+fn with_cache(mode: CacheMode, flows: usize) -> IpsecSetup {
+    let mut wrapping = IpsecSetup::tunnel4();
     wrapping.settings.cache = CacheSettings { mode, flows }.into();
     wrapping
 }
@@ -28,7 +30,7 @@ fn is_esp(packet: &PacketBuf) -> bool {
 }
 
 /// Sends one packet alone; whether it left, and as ESP.
-fn sent(gateway: &mut Gateway, packet: PacketBuf) -> Option<bool> {
+fn sent(gateway: &mut TestGateway, packet: PacketBuf) -> Option<bool> {
     gateway.outbound(vec![packet]).0.first().map(is_esp)
 }
 
@@ -42,7 +44,7 @@ fn key(policy: &Policy) -> PolicyKey {
     }
 }
 
-fn outward(gateway: &Gateway) -> CacheStats {
+fn outward(gateway: &TestGateway) -> CacheStats {
     gateway.worker.caches()[0]
 }
 
@@ -53,18 +55,19 @@ fn cached_pass_ends_with_sa_or_policy_change() {
     let state = |reqid, protocol| SaConfig {
         reqid: Reqid(reqid),
         selector: Some(Selector { protocol, ..Selector::any(Family::V4) }),
-        ..wrapping.sa(Way::Right, FIRST_SPI)
+        ..wrapping.sa(PairDirection::LeftToRight, FIRST_SPI)
     };
     let id = state(1, 0).id;
-    let mut pair = Pair::without_states(&wrapping);
+    let mut pair = TestGatewayPair::without_sas(&wrapping);
     pair.left.add_sa(state(1, 0));
     pair.right.add_sa(state(1, 17));
-    let mut policy = wrapping.policy(Direction::In, Way::Right);
-    let passes =
-        |pair: &mut Pair| (0..4).fold(0, |sum, _| sum + pair.left_to_right(vec![datagram()]).len());
+    let mut policy = wrapping.policy(Direction::In, PairDirection::LeftToRight);
+    let passes = |pair: &mut TestGatewayPair| {
+        (0..4).fold(0, |sum, _| sum + pair.left_to_right(vec![datagram()]).len())
+    };
     assert_eq!(passes(&mut pair), 4);
 
-    let exchange = |pair: &mut Pair, state| {
+    let exchange = |pair: &mut TestGatewayPair, state| {
         let right = &mut pair.right;
         right.database.apply(right.now, |to| to.delete_sa(id, Mark::default())).unwrap();
         right.add_sa(state);
@@ -79,7 +82,7 @@ fn cached_pass_ends_with_sa_or_policy_change() {
     assert_eq!(pair.right.drops(DropReason::InTemplateMismatch), 4);
 
     policy.templates[0].reqid = Reqid(9);
-    let Pair { right, .. } = &mut pair;
+    let TestGatewayPair { right, .. } = &mut pair;
     right.database.apply(right.now, |to| to.update_policy(policy)).unwrap();
     assert_eq!(passes(&mut pair), 4);
     pair.assert_accounts();
@@ -88,12 +91,12 @@ fn cached_pass_ends_with_sa_or_policy_change() {
 #[test]
 fn rekey_keeps_cached_verdicts() {
     let wrapping = with_cache(CacheMode::On, 64);
-    let mut pair = Pair::new(&wrapping);
+    let mut pair = TestGatewayPair::new(&wrapping);
     for _ in 0..4 {
         assert_eq!(pair.left_to_right(vec![datagram()]).len(), 1);
     }
     let before = outward(&pair.left);
-    pair.add_states(&wrapping, FIRST_SPI + 2);
+    pair.add_sas(&wrapping, FIRST_SPI + 2);
     assert_eq!(pair.left_to_right(vec![datagram()]).len(), 1);
     let after = outward(&pair.left);
     assert_eq!((after.hits, after.stale, after.misses), (before.hits + 1, 0, before.misses));
@@ -104,9 +107,9 @@ fn rekey_keeps_cached_verdicts() {
 #[test]
 fn sas_between_same_addresses_are_distinguished() {
     let wrapping = with_cache(CacheMode::On, 64);
-    let mut pair = Pair::new(&wrapping);
+    let mut pair = TestGatewayPair::new(&wrapping);
     let old: Vec<_> = (0..6).flat_map(|_| pair.left.outbound(vec![datagram()]).0).collect();
-    pair.add_states(&wrapping, FIRST_SPI + 2);
+    pair.add_sas(&wrapping, FIRST_SPI + 2);
     let new: Vec<_> = (0..6).flat_map(|_| pair.left.outbound(vec![datagram()]).0).collect();
     for (old, new) in old.into_iter().zip(new) {
         assert_eq!(pair.right.inbound(vec![old]).len(), 1);
@@ -121,18 +124,18 @@ fn sas_between_same_addresses_are_distinguished() {
 #[test]
 fn queued_cached_flow_leaves_by_new_sa() {
     let wrapping = with_cache(CacheMode::On, 64);
-    let mut pair = Pair::without_states(&wrapping);
+    let mut pair = TestGatewayPair::without_sas(&wrapping);
     pair.left.listen([]);
     for spi in [FIRST_SPI, FIRST_SPI + 2] {
         for _ in 0..4 {
             assert_eq!(sent(&mut pair.left, datagram()), None);
         }
         let before = outward(&pair.left);
-        pair.add_states(&wrapping, spi);
+        pair.add_sas(&wrapping, spi);
         assert_eq!(pair.left_to_right(vec![datagram()]).len(), 5, "with those that waited");
         assert_eq!(pair.left_to_right(vec![datagram()]).len(), 1);
         assert!(outward(&pair.left).hits >= before.hits + 2, "it was known");
-        let id = wrapping.sa(Way::Right, spi).id;
+        let id = wrapping.sa(PairDirection::LeftToRight, spi).id;
         pair.left.database.apply(pair.left.now, |to| to.delete_sa(id, Mark::default())).unwrap();
     }
 }
@@ -142,15 +145,15 @@ fn queued_cached_flow_leaves_by_new_sa() {
 #[test]
 fn rekeyed_flows_leave_by_their_own_sas() {
     let wrapping = with_cache(CacheMode::On, 64);
-    let mut left = Pair::new(&wrapping).left;
+    let mut left = TestGatewayPair::new(&wrapping).left;
     let elsewhere = "192.0.2.77".parse().unwrap();
-    let mut policy = wrapping.policy(Direction::Out, Way::Right);
+    let mut policy = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
     policy.selector.destination = Prefix::new("10.3.0.0".parse().unwrap(), 16).unwrap();
     policy.templates[0].destination = elsewhere;
     left.add_policy(policy);
     let mut flows = [("10.2.0.1", [192, 0, 2, 2]), ("10.3.0.1", [192, 0, 2, 77])];
     for spi in 0x7000..0x7006 {
-        let mut state = wrapping.sa(Way::Right, spi);
+        let mut state = wrapping.sa(PairDirection::LeftToRight, spi);
         state.id.destination = elsewhere;
         left.add_sa(state);
         flows.reverse();
@@ -168,8 +171,8 @@ fn rekeyed_flows_leave_by_their_own_sas() {
 #[test]
 fn readded_policy_takes_effect_at_once() {
     let wrapping = with_cache(CacheMode::On, 64);
-    let mut left = Pair::new(&wrapping).left;
-    let policy = wrapping.policy(Direction::Out, Way::Right);
+    let mut left = TestGatewayPair::new(&wrapping).left;
+    let policy = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
     for _ in 0..3 {
         for _ in 0..3 {
             assert_eq!(sent(&mut left, datagram()), Some(true));
@@ -184,7 +187,7 @@ fn readded_policy_takes_effect_at_once() {
 
 #[test]
 fn flows_without_policy_are_cached() {
-    let mut left = Pair::new(&with_cache(CacheMode::On, 64)).left;
+    let mut left = TestGatewayPair::new(&with_cache(CacheMode::On, 64)).left;
     let stray = || packets::udp("10.9.0.1:7", "10.9.0.2:9", b"payload");
     for _ in 0..6 {
         assert_eq!(sent(&mut left, stray()), Some(false));
@@ -196,7 +199,7 @@ fn flows_without_policy_are_cached() {
 /// their flow.
 #[test]
 fn plain_datagrams_are_cached() {
-    let mut right = Pair::new(&with_cache(CacheMode::On, 64)).right;
+    let mut right = TestGatewayPair::new(&with_cache(CacheMode::On, 64)).right;
     for number in 1..=6 {
         let question = [number, number, 1, 2, 3, 4, 5, 6, 7, 8];
         let ike = [0, 0, 0, 0, number, number, 1, 2, 3, 4, 5, 6];
@@ -207,19 +210,19 @@ fn plain_datagrams_are_cached() {
     }
     let inward = right.worker.caches()[1];
     assert_eq!((inward.entries, inward.misses, inward.hits), (2, 4, 8));
-    right.assert_accounts();
+    right.assert_packets_accounted();
 }
 
 /// The same addresses and ports through two interfaces with ids: effectively two sets of policies.
 #[test]
 fn the_same_addresses_in_two_databases_are_two_flows() {
     let wrapping = with_cache(CacheMode::On, 64);
-    let mut left = Pair::new(&wrapping).left;
+    let mut left = TestGatewayPair::new(&wrapping).left;
     let block = Policy {
         action: Action::Block,
         templates: Vec::new(),
         if_id: IfId(7),
-        ..wrapping.policy(Direction::Out, Way::Right)
+        ..wrapping.policy(Direction::Out, PairDirection::LeftToRight)
     };
     left.add_policy(block);
     for _ in 0..5 {
@@ -235,13 +238,13 @@ fn the_same_addresses_in_two_databases_are_two_flows() {
 #[test]
 fn the_same_addresses_under_two_marks_are_two_flows() {
     let wrapping = with_cache(CacheMode::On, 64);
-    let mut left = Pair::new(&wrapping).left;
+    let mut left = TestGatewayPair::new(&wrapping).left;
     let mark = Mark { value: 4, mask: 6 };
     let block = Policy {
         action: Action::Block,
         templates: Vec::new(),
         mark,
-        ..wrapping.policy(Direction::Out, Way::Right)
+        ..wrapping.policy(Direction::Out, PairDirection::LeftToRight)
     };
     left.add_policy(Policy { priority: Priority(0), ..block });
     let marks = [(0, Some(true)), (4, None), (5, None), (6, Some(true))];
@@ -259,9 +262,9 @@ fn the_same_addresses_under_two_marks_are_two_flows() {
 /// when it is not.
 #[test]
 fn the_same_addresses_in_two_directions_are_two_flows() {
-    let mut right = Pair::new(&with_cache(CacheMode::On, 64)).right;
+    let mut right = TestGatewayPair::new(&with_cache(CacheMode::On, 64)).right;
     let plain = || packets::udp("198.51.100.1:7", "198.51.100.2:9", b"payload");
-    let mut block = Wrapping::tunnel4().policy(Direction::Forward, Way::Left);
+    let mut block = IpsecSetup::tunnel4().policy(Direction::Forward, PairDirection::RightToLeft);
     block.selector = Selector::any(Family::V4);
     block.templates.clear();
     block.action = Action::Block;
@@ -269,7 +272,7 @@ fn the_same_addresses_in_two_directions_are_two_flows() {
     for _ in 0..3 {
         for (own, passes) in [("198.51.100.2", 1), ("198.51.100.3", 0)] {
             let addresses = std::iter::once(own.parse().unwrap()).collect();
-            right.database.set_host(Host { addresses, mtu: 1500, narrow: NarrowPaths::new() });
+            right.database.set_host(HostView { addresses, mtu: 1500, narrow: PathMtus::new() });
             for _ in 0..3 {
                 assert_eq!(right.inbound(vec![plain()]).len(), passes, "the host is {own}");
             }
@@ -282,14 +285,14 @@ fn the_same_addresses_in_two_directions_are_two_flows() {
 #[test]
 fn cached_flows_follow_sub_and_main_policies() {
     let wrapping = with_cache(CacheMode::On, 64);
-    let mut left = Pair::new(&wrapping).left;
+    let mut left = TestGatewayPair::new(&wrapping).left;
     let of_kind = |kind, action| Policy {
         kind,
         action,
         templates: Vec::new(),
-        ..wrapping.policy(Direction::Out, Way::Right)
+        ..wrapping.policy(Direction::Out, PairDirection::LeftToRight)
     };
-    let protect = wrapping.policy(Direction::Out, Way::Right);
+    let protect = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
     let pass = of_kind(PolicyKind::Main, Action::Allow);
     let block = of_kind(PolicyKind::Main, Action::Block);
     let sub_pass = of_kind(PolicyKind::Sub, Action::Allow);
@@ -320,12 +323,12 @@ fn cached_flows_follow_sub_and_main_policies() {
 /// The cache stores that a flow has no policy, not the default action.
 #[test]
 fn uncovered_flows_follow_default_action() {
-    let mut left = Pair::new(&with_cache(CacheMode::On, 64)).left;
+    let mut left = TestGatewayPair::new(&with_cache(CacheMode::On, 64)).left;
     let stray = || packets::udp("10.9.0.1:7", "10.9.0.2:9", b"payload");
     for (outbound, fate) in
         [(Action::Allow, Some(false)), (Action::Block, None), (Action::Allow, Some(false))]
     {
-        let defaults = Defaults { outbound, ..Defaults::default() };
+        let defaults = DefaultActions { outbound, ..DefaultActions::default() };
         left.database.apply(left.now, |to| to.set_defaults(defaults));
         for _ in 0..4 {
             assert_eq!(sent(&mut left, stray()), fate);
@@ -335,7 +338,7 @@ fn uncovered_flows_follow_default_action() {
 
 #[test]
 fn cache_of_sixteen_slots_is_correct() {
-    let mut left = Pair::new(&with_cache(CacheMode::On, 16)).left;
+    let mut left = TestGatewayPair::new(&with_cache(CacheMode::On, 16)).left;
     for round in 0..6 {
         for port in 1..200 {
             let (inside, outside) = (format!("10.2.0.{port}:9"), format!("10.9.0.{port}:9"));
@@ -353,7 +356,7 @@ fn cache_of_sixteen_slots_is_correct() {
 #[test]
 fn policies_count_every_packet() {
     let wrapping = with_cache(CacheMode::On, 64);
-    let mut pair = Pair::new(&wrapping);
+    let mut pair = TestGatewayPair::new(&wrapping);
     for burst in 1..9 {
         pair.left_to_right((0..burst).map(|_| datagram()).collect());
     }
@@ -367,10 +370,10 @@ fn policies_count_every_packet() {
 
 /// Two gateways with and without caches, and a list of the policies.
 struct Twins {
-    cached: Pair,
-    plain: Pair,
+    cached: TestGatewayPair,
+    plain: TestGatewayPair,
     family: Family,
-    wrapping: Wrapping,
+    wrapping: IpsecSetup,
     policies: Vec<Policy>,
     spi: u32,
     rng: Rng,
@@ -379,14 +382,14 @@ struct Twins {
 impl Twins {
     fn new(family: Family, seed: u64) -> Self {
         let pair = |mode| {
-            let mut wrapping = Wrapping::new(Mode::Tunnel, family, family);
+            let mut wrapping = IpsecSetup::new(Mode::Tunnel, family, family);
             // Sometimes enough for all flows, sometimes so little that they evict each other.
             let flows = if seed.is_multiple_of(2) { 4096 } else { 32 };
             wrapping.settings.cache = CacheSettings { mode, flows }.into();
-            Pair::new(&wrapping)
+            TestGatewayPair::new(&wrapping)
         };
-        let wrapping = Wrapping::new(Mode::Tunnel, family, family);
-        let policies = vec![wrapping.policy(Direction::Out, Way::Right)];
+        let wrapping = IpsecSetup::new(Mode::Tunnel, family, family);
+        let policies = vec![wrapping.policy(Direction::Out, PairDirection::LeftToRight)];
         let (cached, plain) = (pair(CacheMode::On), pair(CacheMode::Off));
         Self { cached, plain, family, wrapping, policies, spi: FIRST_SPI, rng: Rng::new(seed) }
     }
@@ -417,7 +420,7 @@ impl Twins {
     }
 
     fn policy(&mut self, direction: Direction) -> Policy {
-        let mut policy = self.wrapping.policy(direction, Way::Right);
+        let mut policy = self.wrapping.policy(direction, PairDirection::LeftToRight);
         let lens: [u8; 3] = match self.family {
             Family::V4 => [16, 24, 32],
             Family::V6 => [32, 64, 128],
@@ -469,10 +472,10 @@ impl Twins {
     }
 
     fn rekey(&mut self) {
-        let old = self.wrapping.sa(Way::Right, self.spi).id;
+        let old = self.wrapping.sa(PairDirection::LeftToRight, self.spi).id;
         self.spi += 2;
         for pair in [&mut self.cached, &mut self.plain] {
-            pair.add_states(&self.wrapping, self.spi);
+            pair.add_sas(&self.wrapping, self.spi);
             for gateway in [&mut pair.left, &mut pair.right] {
                 let now = gateway.now;
                 gateway.database.apply(now, |to| to.delete_sa(old, Mark::default())).unwrap();
@@ -518,7 +521,7 @@ impl Twins {
         assert_eq!(in_order(&wire), in_order(&other), "on the wire");
         let protected = wire.iter().filter(|packet| is_esp(packet)).count();
         assert_eq!((wire.len() - protected, protected), expected, "as the list says");
-        let wire: Vec<_> = wire.iter().flat_map(taken_apart).collect();
+        let wire: Vec<_> = wire.iter().flat_map(split_burst).collect();
         let here = self.cached.right.inbound(again(&wire));
         let there = self.plain.right.inbound(wire);
         assert_eq!(bytes(&here), bytes(&there), "behind the other gateway");

@@ -6,9 +6,9 @@
 )]
 
 use uxfrm_engine::sa::config::SaFlags;
-use uxfrm_engine::{DropReason, Failures, Family, Mode, Spi, XfrmCounter};
+use uxfrm_engine::{DropReason, Family, Mode, SaFailures, Spi, XfrmCounter};
 use uxfrm_packet::{IpPacket, PacketBuf, Protocol, ipv4};
-use uxfrm_testkit::{FIRST_SPI, Pair, Rng, Way, Wrapping, packets};
+use uxfrm_testkit::{FIRST_SPI, IpsecSetup, PairDirection, Rng, TestGatewayPair, packets};
 
 /// An IPv6 packet with extension headers before its datagram.
 fn with_extensions(kinds: &[Protocol]) -> Vec<u8> {
@@ -37,7 +37,7 @@ fn esp_is_placed_behind_per_hop_headers() {
     const HOP: Protocol = Protocol::HOPOPTS;
     const DST: Protocol = Protocol::DSTOPTS;
     const RT: Protocol = Protocol::ROUTING;
-    let mut pair = Pair::new(&Wrapping::new(Mode::Transport, Family::V6, Family::V6));
+    let mut pair = TestGatewayPair::new(&IpsecSetup::new(Mode::Transport, Family::V6, Family::V6));
     // How many of the headers stay before ESP.
     for (kinds, outside) in [
         (&[][..], 0),
@@ -49,7 +49,7 @@ fn esp_is_placed_behind_per_hop_headers() {
     ] {
         let plain = with_extensions(kinds);
         let arrived = pair.left_to_right(vec![PacketBuf::from_slice(&plain)]);
-        let sent = IpPacket::parse(pair.on_the_wire[0].bytes()).unwrap();
+        let sent = IpPacket::parse(pair.last_on_wire[0].bytes()).unwrap();
         assert_eq!(
             (sent.protocol, sent.header_len),
             (Protocol::ESP, 40 + 8 * outside),
@@ -72,9 +72,9 @@ fn ipv4_options_stay_outside_in_transport_mode_and_inside_in_a_tunnel() {
         let len = u16::try_from(plain.len()).unwrap();
         plain[2..4].copy_from_slice(&len.to_be_bytes());
         ipv4::fill_checksum(&mut plain).unwrap();
-        let mut pair = Pair::new(&Wrapping::new(mode, Family::V4, Family::V4));
+        let mut pair = TestGatewayPair::new(&IpsecSetup::new(mode, Family::V4, Family::V4));
         let arrived = pair.left_to_right(vec![PacketBuf::from_slice(&plain)]);
-        let sent = IpPacket::parse(pair.on_the_wire[0].bytes()).unwrap();
+        let sent = IpPacket::parse(pair.last_on_wire[0].bytes()).unwrap();
         assert_eq!(sent.has_options, mode == Mode::Transport);
         assert!(arrived[0].bytes() == plain);
     }
@@ -85,11 +85,11 @@ fn datagram() -> PacketBuf {
 }
 
 /// SAs that have sent, and received, `sent` packets already.
-fn after(flags: SaFlags, sent: u64) -> Pair {
-    let wrapping = Wrapping { flags, ..Wrapping::tunnel4() };
-    let mut pair = Pair::without_states(&wrapping);
+fn after(flags: SaFlags, sent: u64) -> TestGatewayPair {
+    let wrapping = IpsecSetup { flags, ..IpsecSetup::tunnel4() };
+    let mut pair = TestGatewayPair::without_sas(&wrapping);
     for gateway in [&mut pair.left, &mut pair.right] {
-        let mut state = wrapping.sa(Way::Right, FIRST_SPI);
+        let mut state = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI);
         (state.replay.sent, state.replay.received) = (sent, sent);
         gateway.add_sa(state);
     }
@@ -128,7 +128,7 @@ fn numbers_without_esn_end_at_32_bits() {
 #[test]
 fn missing_reservation_has_its_own_drop_reason() {
     for at_once in [1, 7, 20, 64_u64] {
-        let mut pair = Pair::new(&Wrapping::tunnel4());
+        let mut pair = TestGatewayPair::new(&IpsecSetup::tunnel4());
         let snapshot = pair.left.database.snapshot();
         let sends = snapshot.sad.iter().find(|sa| sa.id().spi == Spi(FIRST_SPI)).cloned();
         sends.unwrap().sequence().reserve(10);
@@ -142,7 +142,7 @@ fn missing_reservation_has_its_own_drop_reason() {
         assert_eq!(sent, 10, "{at_once} at once");
         assert_eq!(pair.left.reasons(), [(DropReason::OutSequenceReserve, dropped)]);
     }
-    let mut pair = Pair::new(&Wrapping::tunnel4());
+    let mut pair = TestGatewayPair::new(&IpsecSetup::tunnel4());
     let snapshot = pair.left.database.snapshot();
     snapshot.sad.iter().for_each(|sa| sa.sequence().reserve(3));
     let several = packets::tcp_super("10.1.0.1:7", "10.2.0.1:9", &[7; 5000], 1000);
@@ -170,7 +170,7 @@ fn number_zero_counts_no_sa_failure() {
         assert!(pair.right.inbound(vec![packet]).is_empty());
         let snapshot = pair.right.database.snapshot();
         let failures = snapshot.sad.iter().map(|sa| sa.usage().failures());
-        assert_eq!(failures.collect::<Vec<_>>(), [Failures::default()]);
+        assert_eq!(failures.collect::<Vec<_>>(), [SaFailures::default()]);
         assert_eq!(DropReason::InNoNumber.counter(), Some(XfrmCounter::InStateSeqError));
         assert_eq!(pair.right.drops(DropReason::InNoNumber), 1);
     }
@@ -178,7 +178,7 @@ fn number_zero_counts_no_sa_failure() {
 
 #[test]
 fn any_flipped_bit_is_refused() {
-    let mut pair = Pair::new(&Wrapping::tunnel4());
+    let mut pair = TestGatewayPair::new(&IpsecSetup::tunnel4());
     let good = pair.left.outbound(vec![datagram()]).0.remove(0);
     let mut rng = Rng::new(3);
     for place in 20..good.len() {
@@ -191,7 +191,7 @@ fn any_flipped_bit_is_refused() {
 
 #[test]
 fn warm_worker_allocates_no_buffers() {
-    let mut pair = Pair::new(&Wrapping::tunnel4());
+    let mut pair = TestGatewayPair::new(&IpsecSetup::tunnel4());
     let mut allocated = Vec::new();
     for _ in 0..20 {
         let sent = vec![
@@ -211,7 +211,7 @@ fn warm_worker_allocates_no_buffers() {
 /// not.
 #[test]
 fn destination_options_before_esp_are_kept() {
-    let mut pair = Pair::new(&Wrapping::new(Mode::Transport, Family::V6, Family::V6));
+    let mut pair = TestGatewayPair::new(&IpsecSetup::new(Mode::Transport, Family::V6, Family::V6));
     let plain = packets::udp("[2001:db8::1]:7", "[2001:db8::2]:9", b"datagram");
     let upper = plain.bytes()[40..].to_vec();
     let mut wire = pair.left.outbound(vec![plain]).0.remove(0).bytes().to_vec();

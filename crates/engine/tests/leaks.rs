@@ -11,7 +11,7 @@ use uxfrm_engine::{
     Direction, DropReason, Family, Mode, Policy, PolicyKind, PortMask, Prefix, Selector,
 };
 use uxfrm_packet::{Checksum, PacketBuf, Protocol, Segments, checksum::Sum};
-use uxfrm_testkit::{Listener, Pair, Rng, Way, Wrapping, packets};
+use uxfrm_testkit::{IpsecSetup, PairDirection, PlaintextDetector, Rng, TestGatewayPair, packets};
 
 /// As long as a fragment unit, so that each fragment has a part.
 const MARKER: &[u8] = b"a secret";
@@ -20,10 +20,10 @@ const PORT: u16 = 9;
 /// Headers that may stand between IPv6's own and the upper layer.
 const EXTENSIONS: [u8; 3] = [0, 43, 60];
 
-fn pair(family: Family, selector: impl Fn(Selector) -> Selector) -> Pair {
-    let wrapping = Wrapping::new(Mode::Tunnel, family, Family::V4);
-    let mut pair = Pair::new(&wrapping);
-    let policy = wrapping.policy(Direction::Out, Way::Right);
+fn pair(family: Family, selector: impl Fn(Selector) -> Selector) -> TestGatewayPair {
+    let wrapping = IpsecSetup::new(Mode::Tunnel, family, Family::V4);
+    let mut pair = TestGatewayPair::new(&wrapping);
+    let policy = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
     let all = Prefix::any(family);
     let selector = selector(Selector { source: all, destination: all, ..policy.selector });
     let policy = Policy { selector, ..policy };
@@ -121,9 +121,9 @@ fn fragments_v4(packet: &[u8], size: usize) -> Vec<PacketBuf> {
     body.chunks(size).enumerate().map(piece).collect()
 }
 
-fn assert_hidden(pair: &mut Pair, packets: Vec<PacketBuf>) {
+fn assert_hidden(pair: &mut TestGatewayPair, packets: Vec<PacketBuf>) {
     let (wire, _) = pair.left.outbound(packets);
-    let mut listener = Listener::new(MARKER);
+    let mut listener = PlaintextDetector::new(MARKER);
     listener.listen(&wire);
     let plain = wire.iter().find(|packet| packet.bytes().windows(8).any(|bytes| bytes == MARKER));
     assert_eq!(listener.seen, 0, "{:02x?}", plain.map(|packet| &packet.bytes()[..100]));
@@ -145,7 +145,7 @@ fn port_policy_matches_behind_extension_headers() {
             let packets = packets.collect();
             assert_hidden(&mut pair, packets);
         }
-        pair.left.assert_accounts();
+        pair.left.assert_packets_accounted();
         assert!(pair.left.worker.outward().sent > 5_000, "{:?}", pair.left.reasons());
     }
 }
@@ -165,7 +165,7 @@ fn no_plaintext_leaves_under_protect_all() {
                 assert!(!is_plain || packet.bytes()[0] >> 4 != version, "{:02x?}", packet.bytes());
             }
         }
-        pair.left.assert_accounts();
+        pair.left.assert_packets_accounted();
     }
 }
 
@@ -173,13 +173,13 @@ fn no_plaintext_leaves_under_protect_all() {
 fn no_plaintext_enters_under_protect_all() {
     for family in [Family::V4, Family::V6] {
         let mut rng = Rng::new(70 + family as u64);
-        let wrapping = Wrapping::new(Mode::Tunnel, family, Family::V4);
-        let mut right = Pair::new(&wrapping).right;
+        let wrapping = IpsecSetup::new(Mode::Tunnel, family, Family::V4);
+        let mut right = TestGatewayPair::new(&wrapping).right;
         let all = Prefix::any(family);
         right.database.apply(right.now, |change| {
             change.flush_policies(PolicyKind::Main);
             for direction in [Direction::In, Direction::Forward] {
-                let policy = wrapping.policy(direction, Way::Right);
+                let policy = wrapping.policy(direction, PairDirection::LeftToRight);
                 let selector = Selector { source: all, destination: all, ..policy.selector };
                 change.add_policy(Policy { selector, ..policy }).unwrap();
             }
@@ -191,7 +191,7 @@ fn no_plaintext_enters_under_protect_all() {
             let one = arrived.iter().find(|packet| packet.bytes()[0] >> 4 == version);
             assert!(one.is_none(), "{:02x?}", one.map(PacketBuf::bytes));
         }
-        right.assert_accounts();
+        right.assert_packets_accounted();
         assert!(right.worker.inward().dropped > 10_000, "{:?}", right.reasons());
     }
 }
@@ -210,7 +210,7 @@ fn damaged(rng: &mut Rng, family: Family) -> PacketBuf {
     packet.segments = match rng.below(12) {
         0 => Segments::Udp { size },
         1 => Segments::Tcp { mss: size },
-        2 => Segments::Train { stride: size },
+        2 => Segments::Burst { stride: size },
         _ => Segments::One,
     };
     packet
@@ -227,7 +227,7 @@ fn partial_checksum_cannot_change_policy_fields() {
     let len = forged.len();
     forged.bytes_mut()[len - 2..].copy_from_slice(&sum.to_be_bytes());
     forged.checksum = Checksum::Partial { start: 16, offset: 0 };
-    let mut pair = Pair::new(&Wrapping::tunnel4());
+    let mut pair = TestGatewayPair::new(&IpsecSetup::tunnel4());
     let (wire, _) = pair.left.outbound(vec![elsewhere(), forged, elsewhere()]);
     let destinations = wire.iter().map(|packet| packet.bytes()[16..20].to_vec());
     assert_eq!(destinations.collect::<Vec<_>>(), [[198, 51, 100, 1]; 2]);

@@ -10,12 +10,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use uxfrm_engine::{
-    Action, Budget, CacheMode, CacheSettings, Direction, DropReason, Event, Family, IfId, Level,
-    Limits, Mark, Mode, Moment, Output, Policy, PolicyKind, PortMask, Prefix, Priority, Reqid, Sa,
-    SaConfig, SaFlags, Selector, Stage, Template, UdpEncapKind, Watch,
+    Action, CacheMode, CacheSettings, Direction, DropReason, Event, Family, IfId, LifetimeLimits,
+    Mark, Mode, Moment, Output, Policy, PolicyKind, PortMask, Prefix, Priority, Reqid, Sa,
+    SaConfig, SaFlags, Selector, SoftHardLimit, Stage, StageWatch, Template, TemplateLevel,
+    UdpEncapKind,
 };
-use uxfrm_packet::{Batch, Checksum, Label, PacketBuf, Protocol, Segments};
-use uxfrm_testkit::{Gateway, Pair, Rng, Suite, Way, Wrapping, packets};
+use uxfrm_packet::{Batch, Checksum, PacketBuf, PacketMeta, Protocol, Segments};
+use uxfrm_testkit::{
+    EspSuite, IpsecSetup, PairDirection, Rng, TestGateway, TestGatewayPair, packets,
+};
 
 /// Tunnels of a hub, each to its own peer and network. From the first odd one on, encapsulation
 /// differs.
@@ -28,16 +31,16 @@ const SPECIAL: u16 = 53;
 const SUB: usize = 3;
 
 struct Twins {
-    together: Gateway,
+    together: TestGateway,
     output: Output,
     ways: Ways,
-    alone: Gateway,
+    alone: TestGateway,
     events: Vec<Event>,
     /// SPI of each tunnel's SA, 0 without one.
     spis: Vec<u32>,
     next_spi: u32,
     changed: Option<usize>,
-    limits: Limits,
+    limits: LifetimeLimits,
     sent: u64,
     rng: Rng,
 }
@@ -49,27 +52,29 @@ struct Ways {
     looked_up: usize,
 }
 
-impl Watch for Ways {
-    fn passed(&mut self, stage: Stage) {
+impl StageWatch for Ways {
+    fn stage_done(&mut self, stage: Stage) {
         self.parsed += usize::from(stage == Stage::Parse);
         self.looked_up += usize::from(stage == Stage::LookUp);
     }
 }
 
-fn wrapping(tunnel: usize) -> Wrapping {
-    let tunnel4 = Wrapping { suite: Suite::NullSha1, ..Wrapping::tunnel4() };
+fn wrapping(tunnel: usize) -> IpsecSetup {
+    let tunnel4 = IpsecSetup { suite: EspSuite::NullSha1, ..IpsecSetup::tunnel4() };
     match tunnel - FIRST_ODD.min(tunnel) {
-        0 => Wrapping { suite: [Suite::Gcm128, Suite::NullSha1][tunnel % 2], ..tunnel4 },
-        1 => Wrapping { encap: Some(UdpEncapKind::Esp), ..tunnel4 },
-        2 => {
-            Wrapping { suite: Suite::Gcm128, ..Wrapping::new(Mode::Tunnel, Family::V6, Family::V4) }
-        }
-        3 => {
-            Wrapping { suite: Suite::Gcm128, ..Wrapping::new(Mode::Tunnel, Family::V4, Family::V6) }
-        }
-        4 => Wrapping { tfc_padding: 200, ..tunnel4 },
-        5 => Wrapping { flags: SaFlags::ESN, suite: Suite::Gcm128, ..tunnel4 },
-        6 => Wrapping { flags: SaFlags::NOPMTUDISC, ..tunnel4 },
+        0 => IpsecSetup { suite: [EspSuite::Gcm128, EspSuite::NullSha1][tunnel % 2], ..tunnel4 },
+        1 => IpsecSetup { encap: Some(UdpEncapKind::Esp), ..tunnel4 },
+        2 => IpsecSetup {
+            suite: EspSuite::Gcm128,
+            ..IpsecSetup::new(Mode::Tunnel, Family::V6, Family::V4)
+        },
+        3 => IpsecSetup {
+            suite: EspSuite::Gcm128,
+            ..IpsecSetup::new(Mode::Tunnel, Family::V4, Family::V6)
+        },
+        4 => IpsecSetup { tfc_padding: 200, ..tunnel4 },
+        5 => IpsecSetup { flags: SaFlags::ESN, suite: EspSuite::Gcm128, ..tunnel4 },
+        6 => IpsecSetup { flags: SaFlags::NOPMTUDISC, ..tunnel4 },
         _ => tunnel4,
     }
 }
@@ -89,7 +94,7 @@ fn peer(tunnel: usize) -> IpAddr {
 }
 
 fn policy(tunnel: usize) -> Policy {
-    let mut policy = wrapping(tunnel).policy(Direction::Out, Way::Right);
+    let mut policy = wrapping(tunnel).policy(Direction::Out, PairDirection::LeftToRight);
     let (net, len) = match wrapping(tunnel).inner {
         Family::V4 => (format!("{}.0", network(tunnel)), 24),
         Family::V6 => (format!("{}:", network(tunnel)), 48),
@@ -101,8 +106,8 @@ fn policy(tunnel: usize) -> Policy {
     policy
 }
 
-fn state(tunnel: usize, spi: u32, limits: Limits) -> SaConfig {
-    let mut state = SaConfig { limits, ..wrapping(tunnel).sa(Way::Right, spi) };
+fn state(tunnel: usize, spi: u32, limits: LifetimeLimits) -> SaConfig {
+    let mut state = SaConfig { limits, ..wrapping(tunnel).sa(PairDirection::LeftToRight, spi) };
     state.id.destination = peer(tunnel);
     if tunnel == FIRST_ODD + 7 {
         state.output_mark = Mark { value: 6, mask: 7 };
@@ -110,10 +115,10 @@ fn state(tunnel: usize, spi: u32, limits: Limits) -> SaConfig {
     state
 }
 
-fn gateway(mode: CacheMode) -> Gateway {
-    let mut wrapping = Wrapping::tunnel4();
+fn gateway(mode: CacheMode) -> TestGateway {
+    let mut wrapping = IpsecSetup::tunnel4();
     wrapping.settings.cache = CacheSettings { mode, flows: 4096 }.into();
-    let mut gateway = Pair::without_states(&wrapping).left;
+    let mut gateway = TestGatewayPair::without_sas(&wrapping).left;
     for tunnel in 0..TUNNELS {
         let plain = policy(tunnel);
         let to_port = |port| Selector {
@@ -138,7 +143,7 @@ fn gateway(mode: CacheMode) -> Gateway {
 }
 
 impl Twins {
-    fn new(limits: Limits, seed: u64) -> Self {
+    fn new(limits: LifetimeLimits, seed: u64) -> Self {
         let mut twins = Self {
             together: gateway(CacheMode::On),
             output: Output::default(),
@@ -156,7 +161,7 @@ impl Twins {
         twins
     }
 
-    fn both(&mut self, change: impl Fn(&mut Gateway)) {
+    fn both(&mut self, change: impl Fn(&mut TestGateway)) {
         change(&mut self.together);
         change(&mut self.alone);
     }
@@ -251,7 +256,7 @@ impl Twins {
             6 if is_v4 => packet = packets::fragments(packet.bytes(), 24).swap_remove(0),
             7 => packet = packets::tcp_super(from, to, &[5; 3000], 1000),
             8 => packet.trim(packet.len() - 1),
-            9 if is_v4 && self.limits == Limits::default() => {
+            9 if is_v4 && self.limits == LifetimeLimits::default() => {
                 packet = packets::dont_fragment(packets::udp(from, to, &[5; 1460]));
             }
             _ if is_v4 => packet = packets::with_tos(packet, self.rng.next_u64().to_le_bytes()[0]),
@@ -279,7 +284,7 @@ impl Twins {
             wire.extend(to_wire);
             host.extend(to_host);
         }
-        let Gateway { worker, pool, now, .. } = &mut self.together;
+        let TestGateway { worker, pool, now, .. } = &mut self.together;
         let mut batch: Batch = batch.into_iter().collect();
         worker.outbound_watched(&mut batch, *now, pool, &mut self.output, &mut self.ways);
         let told = self.output.events.drain(..);
@@ -289,7 +294,7 @@ impl Twins {
         (self.output.wire, self.output.host) = (Batch::new(), Batch::new());
         assert_eq!(reasons(&self.together), reasons(&self.alone));
         assert_eq!(self.together.worker.outward(), self.alone.worker.outward());
-        self.together.assert_accounts();
+        self.together.assert_packets_accounted();
         self.both(|gateway| gateway.worker.settle());
         let [together, alone] = [&self.together, &self.alone].map(counts);
         let differ = together.iter().zip(&alone).filter(|(one, other)| one != other);
@@ -299,7 +304,7 @@ impl Twins {
 
 /// Drop reasons. Which of two reasons an expired SA gives depends on what was known before the
 /// batch.
-fn reasons(gateway: &Gateway) -> BTreeMap<DropReason, u64> {
+fn reasons(gateway: &TestGateway) -> BTreeMap<DropReason, u64> {
     let mut reasons: BTreeMap<_, _> = gateway.reasons().into_iter().collect();
     let expired = reasons.remove(&DropReason::OutStateExpired).unwrap_or(0);
     *reasons.entry(DropReason::OutNoState).or_default() += expired;
@@ -307,7 +312,7 @@ fn reasons(gateway: &Gateway) -> BTreeMap<DropReason, u64> {
 }
 
 /// Packets, bytes and times of each policy and SA.
-fn counts(gateway: &Gateway) -> Vec<String> {
+fn counts(gateway: &TestGateway) -> Vec<String> {
     let snapshot = gateway.database.snapshot();
     let policies = snapshot
         .spd
@@ -346,10 +351,10 @@ fn assert_same(some: &[PacketBuf], others: &[PacketBuf], place: &str) {
 /// A packet without the identification of outer headers and its checksum: the one encapsulated
 /// first has the lower identification.
 fn seen(packet: &PacketBuf) -> String {
-    let Label { segments, checksum, mark, if_id, udp } = **packet;
+    let PacketMeta { segments, checksum, mark, if_id, udp } = **packet;
     let mut bytes = packet.bytes().to_vec();
     let frame = match segments {
-        Segments::Train { stride } => stride.into(),
+        Segments::Burst { stride } => stride.into(),
         Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => bytes.len(),
     };
     for frame in bytes.chunks_mut(frame) {
@@ -366,7 +371,7 @@ fn seen(packet: &PacketBuf) -> String {
 fn interleaved_flows_agree_with_single_packets() {
     let mut reasons = BTreeSet::new();
     for seed in 0..6 {
-        let mut twins = Twins::new(Limits::default(), seed);
+        let mut twins = Twins::new(LifetimeLimits::default(), seed);
         for round in 0..300 {
             let packets = [16, 40, 64, 150, 240][twins.rng.below(5)];
             let often = [1, 8, 50][round / 100];
@@ -385,8 +390,14 @@ fn interleaved_flows_agree_with_single_packets() {
 
 #[test]
 fn interleaved_flows_stop_at_limits() {
-    let packets = |soft, hard| Limits { packets: Budget { soft, hard }, ..Limits::default() };
-    let bytes = |soft, hard| Limits { bytes: Budget { soft, hard }, ..Limits::default() };
+    let packets = |soft, hard| LifetimeLimits {
+        packets: SoftHardLimit { soft, hard },
+        ..LifetimeLimits::default()
+    };
+    let bytes = |soft, hard| LifetimeLimits {
+        bytes: SoftHardLimit { soft, hard },
+        ..LifetimeLimits::default()
+    };
     for (seed, limits) in
         (0..).zip([packets(50, 200), packets(20, 233), bytes(5000, 20_000), bytes(300, 25_000)])
     {
@@ -412,7 +423,7 @@ fn interleaved_flows_stop_at_limits() {
 /// Numbers that end within a batch.
 #[test]
 fn sa_stops_at_last_sequence_number() {
-    let mut twins = Twins::new(Limits::default(), 9);
+    let mut twins = Twins::new(LifetimeLimits::default(), 9);
     (0..8).for_each(|_| twins.send(240, 1));
     for tunnel in 0..8 {
         twins.rekey(tunnel, u64::from(u32::MAX) - 150 - tunnel as u64);
@@ -427,7 +438,7 @@ fn sa_stops_at_last_sequence_number() {
 /// Each SA's numbers are in order on the wire, each once, also with two policies.
 #[test]
 fn sa_numbers_are_assigned_in_order() {
-    let mut twins = Twins::new(Limits::default(), 10);
+    let mut twins = Twins::new(LifetimeLimits::default(), 10);
     (0..8).for_each(|_| twins.send(240, 20));
     let batch: Vec<_> = (0..250).map(|_| twins.packet(20)).collect();
     let mut latest: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
@@ -437,7 +448,7 @@ fn sa_numbers_are_assigned_in_order() {
             continue;
         }
         let count = match packet.segments {
-            Segments::Train { stride } => {
+            Segments::Burst { stride } => {
                 u32::try_from(bytes.len()).unwrap().div_ceil(stride.into())
             }
             Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => 1,
@@ -450,7 +461,7 @@ fn sa_numbers_are_assigned_in_order() {
 }
 
 /// Batches of packets to all tunnels but the odd ones, in turn: how many leave by each.
-fn send_in_turn(gateway: &mut Gateway, output: &mut Output, batches: usize) -> Vec<usize> {
+fn send_in_turn(gateway: &mut TestGateway, output: &mut Output, batches: usize) -> Vec<usize> {
     let batch = |_| {
         let packet = |at: usize| {
             let to = format!("{}.1:9", network(at % FIRST_ODD));
@@ -463,8 +474,8 @@ fn send_in_turn(gateway: &mut Gateway, output: &mut Output, batches: usize) -> V
     (0..batches).map(batch).collect()
 }
 
-fn with_states(limits: Limits, change: impl Fn(&mut Policy)) -> Gateway {
-    let mut gateway = Pair::without_states(&Wrapping::tunnel4()).left;
+fn with_states(limits: LifetimeLimits, change: impl Fn(&mut Policy)) -> TestGateway {
+    let mut gateway = TestGatewayPair::without_sas(&IpsecSetup::tunnel4()).left;
     gateway.listen([]);
     for tunnel in 0..FIRST_ODD {
         let mut policy = policy(tunnel);
@@ -478,9 +489,9 @@ fn with_states(limits: Limits, change: impl Fn(&mut Policy)) -> Gateway {
 /// Also before the database removes it.
 #[test]
 fn expired_sa_is_not_used_by_next_batch() {
-    let packets = Budget { soft: 50, hard: 75 };
-    let mut gateway = with_states(Limits { packets, ..Limits::default() }, |_| {});
-    gateway.database.set_acquires(uxfrm_engine::Acquires::default());
+    let packets = SoftHardLimit { soft: 50, hard: 75 };
+    let mut gateway = with_states(LifetimeLimits { packets, ..LifetimeLimits::default() }, |_| {});
+    gateway.database.set_acquires(uxfrm_engine::AcquireView::default());
     let sent = send_in_turn(&mut gateway, &mut Output::default(), 40);
     assert_eq!(sent.iter().sum::<usize>(), 75 * FIRST_ODD);
     assert_eq!(gateway.drops(DropReason::OutStateExpired), FIRST_ODD as u64);
@@ -489,9 +500,9 @@ fn expired_sa_is_not_used_by_next_batch() {
 
 #[test]
 fn optional_acquires_are_repeated() {
-    let mut gateway = with_states(Limits::default(), |policy| {
+    let mut gateway = with_states(LifetimeLimits::default(), |policy| {
         let reqid = Reqid(7);
-        let (level, mode) = (Level::Use, Mode::Transport);
+        let (level, mode) = (TemplateLevel::Use, Mode::Transport);
         policy.templates.push(Template { reqid, level, mode, ..policy.templates[0] });
     });
     let mut output = Output::default();
@@ -506,8 +517,8 @@ fn optional_acquires_are_repeated() {
 /// Two packets per batch match each policy: they are counted together for a while.
 #[test]
 fn policy_counters_are_deferred_and_complete() {
-    let mut gateway = with_states(Limits::default(), |_| {});
-    let counted = |gateway: &Gateway| {
+    let mut gateway = with_states(LifetimeLimits::default(), |_| {});
+    let counted = |gateway: &TestGateway| {
         let snapshot = gateway.database.snapshot();
         snapshot.spd.iter().map(|policy| policy.packets()).sum::<u64>()
     };
@@ -531,13 +542,13 @@ fn policy_counters_are_deferred_and_complete() {
 /// `interleaved_flows_stop_at_limits`.
 #[test]
 fn sa_counters_are_deferred_and_complete() {
-    let mut gateway = with_states(Limits::default(), |_| {});
+    let mut gateway = with_states(LifetimeLimits::default(), |_| {});
     let batch = 2 * FIRST_ODD as u64;
-    let counted = |gateway: &Gateway| {
+    let counted = |gateway: &TestGateway| {
         let snapshot = gateway.database.snapshot();
         snapshot.sad.iter().map(|sa| sa.usage().packets()).sum::<u64>() / batch
     };
-    let after = |gateway: &mut Gateway, microseconds: u64| {
+    let after = |gateway: &mut TestGateway, microseconds: u64| {
         gateway.now = Moment(gateway.now.0 + microseconds * 1000);
         send_in_turn(gateway, &mut Output::default(), 1);
         counted(gateway)
@@ -549,14 +560,14 @@ fn sa_counters_are_deferred_and_complete() {
     assert_eq!(after(&mut gateway, 99), 104, "ten milliseconds");
     assert_eq!([50, 0, 100].map(|more| after(&mut gateway, more)), [104, 104, 107], "time for it");
     assert_eq!([50, 50].map(|more| after(&mut gateway, more)), [107, 107]);
-    assert!(gateway.worker.owes());
+    assert!(gateway.worker.has_deferred());
     gateway.worker.settle();
-    assert!(!gateway.worker.owes());
+    assert!(!gateway.worker.has_deferred());
     assert_eq!(counted(&gateway), 109, "who has nothing to do owes nothing");
     assert_eq!(after(&mut gateway, 0), 109);
-    gateway.add_sa(state(FIRST_ODD, 0x1000, Limits::default()));
+    gateway.add_sa(state(FIRST_ODD, 0x1000, LifetimeLimits::default()));
     assert_eq!(after(&mut gateway, 0), 111, "nothing is owed from before a change");
-    let owes = |gateway: &mut Gateway| counted(gateway) == after(gateway, 0);
+    let owes = |gateway: &mut TestGateway| counted(gateway) == after(gateway, 0);
     assert!((0..100).any(|_| owes(&mut gateway)), "as before");
     let snapshot = gateway.database.snapshot();
     drop(gateway);

@@ -12,7 +12,7 @@ use uxfrm_engine::{
     SaConfig, SaId, SaProtocol, Selector, Spi, Template,
 };
 use uxfrm_packet::PacketBuf;
-use uxfrm_testkit::{Pair, Rng, Way, Wrapping, packets};
+use uxfrm_testkit::{IpsecSetup, PairDirection, Rng, TestGatewayPair, packets};
 
 const STATES: u32 = 64;
 
@@ -21,11 +21,14 @@ fn prefix(text: &str, length: u8) -> Prefix {
 }
 
 fn state(number: u32) -> SaConfig {
-    SaConfig { reqid: Reqid(1 + number), ..Wrapping::tunnel4().sa(Way::Right, 1 + number) }
+    SaConfig {
+        reqid: Reqid(1 + number),
+        ..IpsecSetup::tunnel4().sa(PairDirection::LeftToRight, 1 + number)
+    }
 }
 
 fn policy(direction: Direction, source: Prefix) -> Policy {
-    let policy = Wrapping::tunnel4().policy(direction, Way::Right);
+    let policy = IpsecSetup::tunnel4().policy(direction, PairDirection::LeftToRight);
     Policy { selector: Selector { source, ..policy.selector }, ..policy }
 }
 
@@ -46,8 +49,8 @@ fn key(policy: &Policy) -> PolicyKey {
 }
 
 /// A pair with an SA per host on the left, and one policy for all on the right.
-fn stage() -> Pair {
-    let mut pair = Pair::without_states(&Wrapping::tunnel4());
+fn stage() -> TestGatewayPair {
+    let mut pair = TestGatewayPair::without_sas(&IpsecSetup::tunnel4());
     for number in 0..STATES {
         pair.left.add_sa(state(number));
         pair.right.add_sa(state(number));

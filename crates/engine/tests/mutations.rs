@@ -12,7 +12,7 @@ use uxfrm_engine::{
     Family, Mode, Moment, Output, SaTransform, Settings, UdpEncapKind, WireHeaders,
 };
 use uxfrm_packet::{Batch, PacketBuf, Pool, Segments, SizeClass, UdpPath};
-use uxfrm_testkit::{Gateway, Pair, Rng, Way, Wrapping, packets};
+use uxfrm_testkit::{IpsecSetup, PairDirection, Rng, TestGateway, TestGatewayPair, packets};
 
 const PACKETS: u64 = 10_000_000;
 
@@ -23,7 +23,7 @@ type Specimen = (Vec<u8>, Option<UdpPath>);
 /// changed bytes reach the code behind.
 const OPEN: u32 = 0x8000;
 
-fn shapes() -> Vec<Wrapping> {
+fn shapes() -> Vec<IpsecSetup> {
     use Family::{V4, V6};
     let mut shapes = Vec::new();
     for (mode, inner, outer) in [
@@ -36,7 +36,7 @@ fn shapes() -> Vec<Wrapping> {
     ] {
         for encap in [None, Some(UdpEncapKind::Esp), Some(UdpEncapKind::NonIke)] {
             let window = 0;
-            shapes.push(Wrapping { encap, window, ..Wrapping::new(mode, inner, outer) });
+            shapes.push(IpsecSetup { encap, window, ..IpsecSetup::new(mode, inner, outer) });
         }
     }
     shapes
@@ -51,21 +51,21 @@ fn open() -> SaTransform {
 }
 
 /// A gateway with SAs of all shapes, and packets that it accepts.
-fn target() -> (Gateway, Vec<Specimen>) {
-    let base = Wrapping::tunnel4();
+fn target() -> (TestGateway, Vec<Specimen>) {
+    let base = IpsecSetup::tunnel4();
     let addresses = ["192.0.2.2", "2001:db8::2", "10.2.0.1", "fd00:2::1"];
     let settings = Settings {
         addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
         ..Settings::default()
     };
-    let mut right = Gateway::new(settings);
-    right.add_policy(base.policy(uxfrm_engine::Direction::In, Way::Right));
-    right.add_policy(base.policy(uxfrm_engine::Direction::Forward, Way::Right));
+    let mut right = TestGateway::new(settings);
+    right.add_policy(base.policy(uxfrm_engine::Direction::In, PairDirection::LeftToRight));
+    right.add_policy(base.policy(uxfrm_engine::Direction::Forward, PairDirection::LeftToRight));
     let mut good = Vec::new();
     for (number, wrapping) in (0_u32..).zip(shapes()) {
         for spi in [0x1000 + number, OPEN + number] {
             let state = || {
-                let mut state = wrapping.sa(Way::Right, spi);
+                let mut state = wrapping.sa(PairDirection::LeftToRight, spi);
                 if spi >= OPEN {
                     state.transform = open();
                 }
@@ -75,7 +75,7 @@ fn target() -> (Gateway, Vec<Specimen>) {
             for headers in [WireHeaders::Engine, WireHeaders::UdpSocket] {
                 let mut wrapping = wrapping.clone();
                 wrapping.settings.headers = headers;
-                let mut pair = Pair::without_states(&wrapping);
+                let mut pair = TestGatewayPair::without_sas(&wrapping);
                 pair.left.add_sa(state());
                 good.extend(sealed(&wrapping, &mut pair.left));
             }
@@ -84,8 +84,8 @@ fn target() -> (Gateway, Vec<Specimen>) {
     (right, good)
 }
 
-fn sealed(wrapping: &Wrapping, left: &mut Gateway) -> Vec<Specimen> {
-    let (source, destination) = wrapping.hosts(Way::Right);
+fn sealed(wrapping: &IpsecSetup, left: &mut TestGateway) -> Vec<Specimen> {
+    let (source, destination) = wrapping.hosts(PairDirection::LeftToRight);
     let (from, to) = (SocketAddr::new(source, 7), SocketAddr::new(destination, 9));
     let (from, to) = (from.to_string(), to.to_string());
     let sent = vec![
@@ -126,7 +126,7 @@ fn fill(packet: &mut PacketBuf, good: &[Specimen], rng: &mut Rng) {
     }
     if rng.permille(20) {
         let stride = u16::try_from(rng.below(300)).unwrap();
-        packet.segments = Segments::Train { stride };
+        packet.segments = Segments::Burst { stride };
     }
 }
 
@@ -163,10 +163,10 @@ fn bad_packets_are_all_accounted_for() {
         pool.give_all(&mut out.host);
         out.events.clear();
         if given % (256 * 1000) == 0 {
-            right.assert_accounts();
+            right.assert_packets_accounted();
         }
     }
-    right.assert_accounts();
+    right.assert_packets_accounted();
     let inward = right.worker.inward();
     assert!(inward.received >= PACKETS, "trains count as more");
     assert!(inward.sent > PACKETS / 100, "some are good enough: {inward:?}");
@@ -178,8 +178,8 @@ fn bad_packets_are_all_accounted_for() {
 fn bad_packets_from_the_host_are_accounted_for_too() {
     let mut rng = Rng::new(8);
     for wrapping in shapes() {
-        let mut left = Pair::new(&wrapping).left;
-        let (source, destination) = wrapping.hosts(Way::Right);
+        let mut left = TestGatewayPair::new(&wrapping).left;
+        let (source, destination) = wrapping.hosts(PairDirection::LeftToRight);
         let (from, to) = (SocketAddr::new(source, 7), SocketAddr::new(destination, 9));
         let (from, to) = (from.to_string(), to.to_string());
         for _ in 0..2_000 {
@@ -197,7 +197,7 @@ fn bad_packets_from_the_host_are_accounted_for_too() {
                 0 => Segments::One,
                 1 => Segments::Udp { size },
                 2 => Segments::Tcp { mss: size },
-                3 => Segments::Train { stride: size },
+                3 => Segments::Burst { stride: size },
                 _ => packet.segments,
             };
             for wire in left.outbound(vec![packet]).0 {
@@ -205,7 +205,7 @@ fn bad_packets_from_the_host_are_accounted_for_too() {
                 left.pool.give(wire);
             }
         }
-        left.assert_accounts();
+        left.assert_packets_accounted();
         assert!(left.worker.outward().sent > 1000, "{:?}", left.reasons());
     }
 }

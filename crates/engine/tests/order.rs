@@ -14,7 +14,9 @@ use uxfrm_engine::{Family, HostPort, Mode, Moment, Output, UdpEncapKind, UdpSupe
 use uxfrm_packet::{
     Batch, Checksum, IpPacket, PacketBuf, Pool, Protocol, Segments, UdpPath, tcp::Tcp, udp::Udp,
 };
-use uxfrm_testkit::{FIRST_SPI, Gateway, Pair, Rng, Way, Wrapping, packets, taken_apart};
+use uxfrm_testkit::{
+    FIRST_SPI, IpsecSetup, PairDirection, Rng, TestGateway, TestGatewayPair, packets, split_burst,
+};
 
 const FLOWS: u16 = 20;
 const WORKERS: usize = 2;
@@ -31,7 +33,7 @@ struct Workers {
 }
 
 impl Workers {
-    fn of(gateway: &Gateway) -> Self {
+    fn of(gateway: &TestGateway) -> Self {
         let worker = |seed| {
             let settings = uxfrm_engine::Settings { seed, ..gateway.worker.settings().clone() };
             (Worker::new(settings, &gateway.database.published()).unwrap(), Pool::new())
@@ -77,8 +79,8 @@ fn byte_at(place: u32) -> u8 {
 }
 
 /// The flow's next packet or super-packet, and how many packets that is.
-fn next(wrapping: &Wrapping, number: u16, flow: &mut Flow, rng: &mut Rng) -> (PacketBuf, usize) {
-    let (source, destination) = wrapping.hosts(Way::Right);
+fn next(wrapping: &IpsecSetup, number: u16, flow: &mut Flow, rng: &mut Rng) -> (PacketBuf, usize) {
+    let (source, destination) = wrapping.hosts(PairDirection::LeftToRight);
     let end = |address, port| std::net::SocketAddr::new(address, port).to_string();
     let ends = (end(source, FIRST_PORT + number), end(destination, 9));
     if number % 2 == 1 {
@@ -124,7 +126,7 @@ fn take(flows: &mut [Flow], packet: &PacketBuf) {
     let flow = &mut flows[usize::from(udp.header.source.get() - FIRST_PORT)];
     let size = match packet.segments {
         Segments::Udp { size } => usize::from(size),
-        Segments::One | Segments::Tcp { .. } | Segments::Train { .. } => udp.payload.len(),
+        Segments::One | Segments::Tcp { .. } | Segments::Burst { .. } => udp.payload.len(),
     };
     for datagram in udp.payload.chunks(size) {
         assert_eq!(datagram[..4], flow.arrived.to_be_bytes(), "a datagram out of turn");
@@ -142,11 +144,11 @@ fn flows_keep_packet_order() {
         (Mode::Tunnel, Family::V4, Family::V6, in_udp),
         (Mode::Transport, Family::V4, Family::V4, None),
     ] {
-        let mut wrapping = Wrapping { encap, ..Wrapping::new(mode, inner, outer) };
+        let mut wrapping = IpsecSetup { encap, ..IpsecSetup::new(mode, inner, outer) };
         wrapping.window = 4096;
         wrapping.settings.host = HostPort::SuperPackets { udp: UdpSuper::Taken };
-        let mut pair = Pair::without_states(&wrapping);
-        pair.add_states(&wrapping, FIRST_SPI);
+        let mut pair = TestGatewayPair::without_sas(&wrapping);
+        pair.add_sas(&wrapping, FIRST_SPI);
         // The wire keeps apart what has different workers, or brings all to one.
         for receivers in [1, WORKERS] {
             carry(&wrapping, &pair, 105_000, receivers);
@@ -155,24 +157,24 @@ fn flows_keep_packet_order() {
 }
 
 fn is_train(packet: &PacketBuf) -> bool {
-    matches!(packet.segments, Segments::Train { .. })
+    matches!(packet.segments, Segments::Burst { .. })
 }
 
 /// What left, as it comes to the other side: by a UDP socket in trains (`UDP_GRO`), by a raw one
 /// packet by packet.
-fn arriving(wrapping: &Wrapping, packet: PacketBuf) -> Vec<PacketBuf> {
+fn arriving(wrapping: &IpsecSetup, packet: PacketBuf) -> Vec<PacketBuf> {
     match packet.udp {
         Some(path) if wrapping.encap.is_some() => {
             let mut train = packet;
             train.udp = Some(UdpPath { local: path.remote, remote: path.local, ..path });
             vec![train]
         }
-        Some(_) | None => taken_apart(&packet),
+        Some(_) | None => split_burst(&packet),
     }
 }
 
 /// At least `packets` packets from left to right.
-fn carry(wrapping: &Wrapping, pair: &Pair, packets: usize, receivers: usize) {
+fn carry(wrapping: &IpsecSetup, pair: &TestGatewayPair, packets: usize, receivers: usize) {
     let (mut left, mut right) = (Workers::of(&pair.left), Workers::of(&pair.right));
     let mut rng = Rng::new(packets as u64 + receivers as u64);
     let mut flows = [Flow::default(); FLOWS as usize];

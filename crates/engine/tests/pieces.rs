@@ -9,25 +9,27 @@
 use std::time::Duration;
 
 use uxfrm_engine::{
-    Action, Direction, DropReason, Family, Host, Mode, Policy, PolicyKind, PortMask, Priority,
+    Action, Direction, DropReason, Family, HostView, Mode, Policy, PolicyKind, PortMask, Priority,
     Reqid, SaConfig,
 };
 use uxfrm_packet::{Ecn, IpPacket, PacketBuf, Protocol};
-use uxfrm_testkit::{Gateway, Listener, Pair, Way, Wrapping, packets};
+use uxfrm_testkit::{
+    IpsecSetup, PairDirection, PlaintextDetector, TestGateway, TestGatewayPair, packets,
+};
 
 const MARKER: &[u8] = b"not for everybody";
 /// Bytes of each fragment's payload.
 const SIZE: usize = 1200;
 
 /// A datagram to a port, longer than any network takes.
-fn datagram(wrapping: &Wrapping, way: Way, port: u16) -> Vec<u8> {
+fn datagram(wrapping: &IpsecSetup, way: PairDirection, port: u16) -> Vec<u8> {
     let (source, destination) = wrapping.hosts(way);
     let end = |address, port| std::net::SocketAddr::new(address, port).to_string();
     packets::udp_bytes(&end(source, 7), &end(destination, port), &MARKER.repeat(200))
 }
 
 /// With these policies in place of its own.
-fn with(gateway: &mut Gateway, policies: impl IntoIterator<Item = Policy>) {
+fn with(gateway: &mut TestGateway, policies: impl IntoIterator<Item = Policy>) {
     gateway.database.apply(gateway.now, |change| change.flush_policies(PolicyKind::Main));
     policies.into_iter().for_each(|policy| gateway.add_policy(policy));
 }
@@ -39,30 +41,33 @@ fn for_port(mut policy: Policy, port: u16) -> Policy {
 }
 
 /// A left gateway that protects datagrams to port 9, and nothing else.
-fn pair_for_port_9(wrapping: &Wrapping) -> Pair {
-    let mut pair = Pair::new(wrapping);
-    with(&mut pair.left, [for_port(wrapping.policy(Direction::Out, Way::Right), 9)]);
+fn pair_for_port_9(wrapping: &IpsecSetup) -> TestGatewayPair {
+    let mut pair = TestGatewayPair::new(wrapping);
+    with(
+        &mut pair.left,
+        [for_port(wrapping.policy(Direction::Out, PairDirection::LeftToRight), 9)],
+    );
     pair
 }
 
-fn all_wrappings() -> Vec<Wrapping> {
+fn all_wrappings() -> Vec<IpsecSetup> {
     let families = [Family::V4, Family::V6];
     let tunnels = families
         .into_iter()
-        .flat_map(|inner| families.map(|outer| Wrapping::new(Mode::Tunnel, inner, outer)));
-    let transports = families.map(|family| Wrapping::new(Mode::Transport, family, family));
+        .flat_map(|inner| families.map(|outer| IpsecSetup::new(Mode::Tunnel, inner, outer)));
+    let transports = families.map(|family| IpsecSetup::new(Mode::Transport, family, family));
     tunnels.chain(transports).collect()
 }
 
 /// What the host makes of what arrives there.
-fn put_together(wrapping: &Wrapping, arrived: Vec<PacketBuf>) -> Vec<PacketBuf> {
-    let mut pair = Pair::new(wrapping);
+fn put_together(wrapping: &IpsecSetup, arrived: Vec<PacketBuf>) -> Vec<PacketBuf> {
+    let mut pair = TestGatewayPair::new(wrapping);
     with(&mut pair.right, []);
     pair.right.inbound(arrived)
 }
 
 fn assert_hidden(packets: &[PacketBuf]) {
-    let mut listener = Listener::new(MARKER);
+    let mut listener = PlaintextDetector::new(MARKER);
     listener.listen(packets);
     assert_eq!(listener.seen, 0);
 }
@@ -72,14 +77,14 @@ fn fragments_follow_port_policy_of_datagram() {
     for wrapping in all_wrappings() {
         for backwards in [false, true] {
             let mut pair = pair_for_port_9(&wrapping);
-            let plain = datagram(&wrapping, Way::Right, 9);
+            let plain = datagram(&wrapping, PairDirection::LeftToRight, 9);
             let mut pieces = packets::fragments(&plain, SIZE);
             if backwards {
                 pieces.reverse();
             }
             let arrived = pair.left_to_right(pieces);
-            assert_hidden(&pair.on_the_wire);
-            assert!(pair.on_the_wire.iter().all(|packet| packet.len() <= 1500));
+            assert_hidden(&pair.last_on_wire);
+            assert!(pair.last_on_wire.iter().all(|packet| packet.len() <= 1500));
             let arrived = put_together(&wrapping, arrived);
             assert_eq!(arrived.len(), 1, "{wrapping:?} {:?}", pair.left.reasons());
             assert!(arrived[0].bytes() == plain, "{wrapping:?}");
@@ -91,17 +96,17 @@ fn fragments_follow_port_policy_of_datagram() {
 #[test]
 fn tunnelled_ipv6_keeps_fragment_size() {
     for (outer, size) in [(Family::V4, SIZE), (Family::V6, SIZE), (Family::V4, 1448)] {
-        let wrapping = Wrapping::new(Mode::Tunnel, Family::V6, outer);
+        let wrapping = IpsecSetup::new(Mode::Tunnel, Family::V6, outer);
         let mut pair = pair_for_port_9(&wrapping);
         // To a host behind the far gateway.
-        let addresses = [wrapping.gateways(Way::Left).0].into_iter().collect();
+        let addresses = [wrapping.gateways(PairDirection::RightToLeft).0].into_iter().collect();
         let narrow = [].into_iter().collect();
-        pair.right.database.set_host(Host { addresses, mtu: 1500, narrow });
-        let pieces = packets::fragments(&datagram(&wrapping, Way::Right, 9), size);
+        pair.right.database.set_host(HostView { addresses, mtu: 1500, narrow });
+        let pieces = packets::fragments(&datagram(&wrapping, PairDirection::LeftToRight, 9), size);
         let longest = pieces.iter().map(|piece| piece.len()).max().unwrap();
         let arrived = pair.left_to_right(pieces);
         assert!(arrived.len() > 2 && arrived.iter().all(|packet| packet.len() <= longest));
-        assert!(pair.on_the_wire.iter().all(|packet| packet.len() <= 1500));
+        assert!(pair.last_on_wire.iter().all(|packet| packet.len() <= 1500));
         pair.assert_accounts();
     }
 }
@@ -110,7 +115,7 @@ fn tunnelled_ipv6_keeps_fragment_size() {
 fn unmatched_fragments_leave_unchanged() {
     for wrapping in all_wrappings() {
         let mut pair = pair_for_port_9(&wrapping);
-        let plain = datagram(&wrapping, Way::Right, 10);
+        let plain = datagram(&wrapping, PairDirection::LeftToRight, 10);
         let pieces = packets::fragments(&plain, SIZE);
         // The way may take no more than the host made them for.
         let longest = pieces.iter().map(|piece| piece.len()).max().unwrap();
@@ -127,11 +132,11 @@ fn unmatched_fragments_leave_unchanged() {
 #[test]
 fn block_policy_drops_all_fragments() {
     for wrapping in all_wrappings() {
-        let mut pair = Pair::new(&wrapping);
-        let own = wrapping.policy(Direction::Out, Way::Right);
+        let mut pair = TestGatewayPair::new(&wrapping);
+        let own = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
         let block = Policy { action: Action::Block, templates: vec![], ..own };
         with(&mut pair.left, [for_port(block, 9)]);
-        let plain = datagram(&wrapping, Way::Right, 9);
+        let plain = datagram(&wrapping, PairDirection::LeftToRight, 9);
         let (wire, _) = pair.left.outbound(packets::fragments(&plain, SIZE));
         assert!(wire.is_empty());
         assert_eq!(pair.left.reasons(), [(DropReason::OutPolicyBlock, 1)]);
@@ -142,22 +147,22 @@ fn block_policy_drops_all_fragments() {
 #[test]
 fn transport_mode_carries_reassembled_datagram() {
     for family in [Family::V4, Family::V6] {
-        let wrapping = Wrapping::new(Mode::Transport, family, family);
-        let mut pair = Pair::new(&wrapping);
-        let plain = datagram(&wrapping, Way::Right, 9);
+        let wrapping = IpsecSetup::new(Mode::Transport, family, family);
+        let mut pair = TestGatewayPair::new(&wrapping);
+        let plain = datagram(&wrapping, PairDirection::LeftToRight, 9);
         let arrived = pair.left_to_right(packets::fragments(&plain, SIZE));
         assert_eq!(arrived.len(), 1, "{:?} {:?}", pair.left.reasons(), pair.right.reasons());
         assert!(arrived[0].bytes() == plain);
-        assert_hidden(&pair.on_the_wire);
+        assert_hidden(&pair.last_on_wire);
         pair.assert_accounts();
     }
 }
 
 #[test]
 fn incomplete_datagram_times_out() {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     let mut pair = pair_for_port_9(&wrapping);
-    let mut pieces = packets::fragments(&datagram(&wrapping, Way::Right, 9), SIZE);
+    let mut pieces = packets::fragments(&datagram(&wrapping, PairDirection::LeftToRight, 9), SIZE);
     let last = pieces.pop().unwrap();
     assert!(pair.left.outbound(pieces).0.is_empty());
     assert_eq!(pair.left.worker.outward().held, 2);
@@ -174,9 +179,9 @@ fn incomplete_datagram_times_out() {
 
 #[test]
 fn overlap_drops_datagram() {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     let mut pair = pair_for_port_9(&wrapping);
-    let plain = datagram(&wrapping, Way::Right, 9);
+    let plain = datagram(&wrapping, PairDirection::LeftToRight, 9);
     let mut pieces = packets::fragments(&plain, SIZE);
     pieces.insert(1, packets::fragments(&plain, SIZE - 8).remove(1));
     assert!(pair.left.outbound(pieces).0.is_empty());
@@ -187,13 +192,16 @@ fn overlap_drops_datagram() {
 #[test]
 fn reassembled_datagram_is_queued_whole() {
     for wrapping in all_wrappings() {
-        let mut pair = Pair::without_states(&wrapping);
-        with(&mut pair.left, [for_port(wrapping.policy(Direction::Out, Way::Right), 9)]);
+        let mut pair = TestGatewayPair::without_sas(&wrapping);
+        with(
+            &mut pair.left,
+            [for_port(wrapping.policy(Direction::Out, PairDirection::LeftToRight), 9)],
+        );
         pair.left.listen([]);
-        let plain = datagram(&wrapping, Way::Right, 9);
+        let plain = datagram(&wrapping, PairDirection::LeftToRight, 9);
         assert!(pair.left.outbound(packets::fragments(&plain, SIZE)).0.is_empty());
         assert_eq!(pair.left.worker.outward().held, 1);
-        pair.add_states(&wrapping, uxfrm_testkit::FIRST_SPI);
+        pair.add_sas(&wrapping, uxfrm_testkit::FIRST_SPI);
         let arrived = put_together(&wrapping, pair.left_to_right(vec![]));
         assert_eq!(arrived.len(), 1, "{wrapping:?} {:?}", pair.left.reasons());
         assert!(arrived[0].bytes() == plain);
@@ -205,19 +213,19 @@ fn reassembled_datagram_is_queued_whole() {
 #[test]
 fn queued_fragments_do_not_leave_in_transport_mode() {
     for family in [Family::V4, Family::V6] {
-        let wrapping = Wrapping::new(Mode::Transport, family, family);
-        let policy = wrapping.policy(Direction::Out, Way::Right);
+        let wrapping = IpsecSetup::new(Mode::Transport, family, family);
+        let policy = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
         let mut tunnel = policy.clone();
         tunnel.templates[0].mode = Mode::Tunnel;
-        let mut pair = Pair::without_states(&wrapping);
+        let mut pair = TestGatewayPair::without_sas(&wrapping);
         with(&mut pair.left, [tunnel]);
         pair.left.listen([]);
-        let pieces = packets::fragments(&datagram(&wrapping, Way::Right, 9), SIZE);
+        let pieces = packets::fragments(&datagram(&wrapping, PairDirection::LeftToRight, 9), SIZE);
         let count = pieces.len() as u64;
         assert!(pair.left.outbound(pieces).0.is_empty());
         assert_eq!(pair.left.worker.outward().held, count);
         with(&mut pair.left, [policy]);
-        pair.add_states(&wrapping, uxfrm_testkit::FIRST_SPI);
+        pair.add_sas(&wrapping, uxfrm_testkit::FIRST_SPI);
         assert!(pair.left.outbound(vec![]).0.is_empty());
         assert_eq!(pair.left.reasons(), [(DropReason::OutModeMismatch, count)]);
         pair.assert_accounts();
@@ -228,11 +236,11 @@ fn queued_fragments_do_not_leave_in_transport_mode() {
 /// datagram's policy says.
 #[test]
 fn port_policy_starts_reassembly_of_cached_flow() {
-    let wrapping = Wrapping::tunnel4();
-    let pieces = || packets::fragments(&datagram(&wrapping, Way::Right, 9), SIZE);
+    let wrapping = IpsecSetup::tunnel4();
+    let pieces = || packets::fragments(&datagram(&wrapping, PairDirection::LeftToRight, 9), SIZE);
     for together in [1, pieces().len()] {
-        let mut pair = Pair::new(&wrapping);
-        let send = |pair: &mut Pair| {
+        let mut pair = TestGatewayPair::new(&wrapping);
+        let send = |pair: &mut TestGatewayPair| {
             for batch in pieces().chunks(together) {
                 let again = |piece: &PacketBuf| PacketBuf::from_slice(piece.bytes());
                 pair.left.outbound(batch.iter().map(again).collect());
@@ -242,7 +250,8 @@ fn port_policy_starts_reassembly_of_cached_flow() {
         for _ in 0..3 {
             assert_eq!(send(&mut pair), 0, "each by itself");
         }
-        let mut elsewhere = for_port(wrapping.policy(Direction::Out, Way::Right), 9);
+        let mut elsewhere =
+            for_port(wrapping.policy(Direction::Out, PairDirection::LeftToRight), 9);
         elsewhere.selector.destination = elsewhere.selector.source;
         pair.left.add_policy(elsewhere);
         assert_eq!(send(&mut pair), pieces().len() as u64 - 1, "in batches of {together}");
@@ -251,9 +260,9 @@ fn port_policy_starts_reassembly_of_cached_flow() {
 }
 
 /// A right gateway that takes in datagrams to port 9 only.
-fn pair_that_takes_port_9(wrapping: &Wrapping) -> Pair {
-    let mut pair = Pair::new(wrapping);
-    let own = wrapping.policy(Direction::In, Way::Right);
+fn pair_that_takes_port_9(wrapping: &IpsecSetup) -> TestGatewayPair {
+    let mut pair = TestGatewayPair::new(wrapping);
+    let own = wrapping.policy(Direction::In, PairDirection::LeftToRight);
     with(&mut pair.right, [for_port(own, 9)]);
     pair
 }
@@ -261,9 +270,9 @@ fn pair_that_takes_port_9(wrapping: &Wrapping) -> Pair {
 #[test]
 fn tunnelled_fragments_pass_by_datagram_port() {
     for inner in [Family::V4, Family::V6] {
-        let wrapping = Wrapping::new(Mode::Tunnel, inner, Family::V4);
+        let wrapping = IpsecSetup::new(Mode::Tunnel, inner, Family::V4);
         let mut pair = pair_that_takes_port_9(&wrapping);
-        let plain = datagram(&wrapping, Way::Right, 9);
+        let plain = datagram(&wrapping, PairDirection::LeftToRight, 9);
         // One by one: each is sealed by itself, as the left side's policy is for all.
         let mut arrived = Vec::new();
         for piece in packets::fragments(&plain, SIZE) {
@@ -272,7 +281,7 @@ fn tunnelled_fragments_pass_by_datagram_port() {
         }
         assert_eq!(arrived.len(), 1, "{:?}", pair.right.reasons());
         assert!(arrived[0].bytes() == plain);
-        let other = datagram(&wrapping, Way::Right, 10);
+        let other = datagram(&wrapping, PairDirection::LeftToRight, 10);
         assert!(pair.left_to_right(packets::fragments(&other, SIZE)).is_empty());
         assert_eq!(pair.right.reasons(), [(DropReason::InNoPolicy, 1)]);
         pair.assert_accounts();
@@ -283,17 +292,18 @@ fn tunnelled_fragments_pass_by_datagram_port() {
 #[test]
 fn forwarded_fragments_are_checked_without_ports() {
     for inner in [Family::V4, Family::V6] {
-        let wrapping = Wrapping::new(Mode::Tunnel, inner, Family::V4);
-        let for_all = wrapping.policy(Direction::Forward, Way::Right);
+        let wrapping = IpsecSetup::new(Mode::Tunnel, inner, Family::V4);
+        let for_all = wrapping.policy(Direction::Forward, PairDirection::LeftToRight);
         let allowed = for_port(for_all.clone(), 9);
         let blocked = Policy { action: Action::Block, priority: Priority(1), ..allowed.clone() };
-        let pieces = || packets::fragments(&datagram(&wrapping, Way::Right, 9), SIZE);
+        let pieces =
+            || packets::fragments(&datagram(&wrapping, PairDirection::LeftToRight, 9), SIZE);
         for (policies, passed) in [(vec![allowed], 0), (vec![blocked, for_all], pieces().len())] {
-            let mut pair = Pair::new(&wrapping);
+            let mut pair = TestGatewayPair::new(&wrapping);
             with(&mut pair.right, policies);
-            let addresses = [wrapping.gateways(Way::Left).0].into_iter().collect();
+            let addresses = [wrapping.gateways(PairDirection::RightToLeft).0].into_iter().collect();
             let narrow = [].into_iter().collect();
-            pair.right.database.set_host(Host { addresses, mtu: 1500, narrow });
+            pair.right.database.set_host(HostView { addresses, mtu: 1500, narrow });
             assert_eq!(pair.left_to_right(pieces()).len(), passed, "{inner:?}");
             let refused = u64::try_from(pieces().len() - passed).unwrap();
             assert_eq!(pair.right.drops(DropReason::InNoPolicy), refused);
@@ -304,8 +314,8 @@ fn forwarded_fragments_are_checked_without_ports() {
 
 #[test]
 fn fragments_of_other_origin_are_not_mixed() {
-    let wrapping = Wrapping::tunnel4();
-    let plain = datagram(&wrapping, Way::Right, 9);
+    let wrapping = IpsecSetup::tunnel4();
+    let plain = datagram(&wrapping, PairDirection::LeftToRight, 9);
     let mut pair = pair_that_takes_port_9(&wrapping);
     let mut pieces = packets::fragments(&plain, SIZE);
     let clear = pieces.remove(1);
@@ -318,9 +328,9 @@ fn fragments_of_other_origin_are_not_mixed() {
     let late = pieces.remove(1);
     assert!(pair.left_to_right(pieces).is_empty());
     // Not the one that takes its place: `astride.rs`.
-    let next = wrapping.sa(Way::Right, uxfrm_testkit::FIRST_SPI + 10);
+    let next = wrapping.sa(PairDirection::LeftToRight, uxfrm_testkit::FIRST_SPI + 10);
     pair.right.add_sa(SaConfig { reqid: Reqid(2), ..next });
-    pair.left.add_sa(wrapping.sa(Way::Right, uxfrm_testkit::FIRST_SPI + 10));
+    pair.left.add_sa(wrapping.sa(PairDirection::LeftToRight, uxfrm_testkit::FIRST_SPI + 10));
     assert!(pair.left_to_right(vec![late]).is_empty());
     assert_eq!(pair.right.worker.inward().held, 3);
     pair.assert_accounts();
@@ -331,9 +341,9 @@ fn fragments_of_other_origin_are_not_mixed() {
 #[test]
 fn host_gets_no_fragments_out_of_esp() {
     for wrapping in all_wrappings() {
-        let plain = datagram(&wrapping, Way::Right, 9);
+        let plain = datagram(&wrapping, PairDirection::LeftToRight, 9);
         for backwards in [false, true] {
-            let mut pair = Pair::new(&wrapping);
+            let mut pair = TestGatewayPair::new(&wrapping);
             let mut pieces = packets::fragments(&plain, SIZE);
             if backwards {
                 pieces.reverse();
@@ -357,11 +367,11 @@ fn host_gets_no_fragments_out_of_esp() {
 #[test]
 fn fragment_flood_starves_no_esp_fragments() {
     for inner in [Family::V4, Family::V6] {
-        let wrapping = Wrapping::new(Mode::Tunnel, inner, Family::V4);
-        let mut pair = Pair::new(&wrapping);
+        let wrapping = IpsecSetup::new(Mode::Tunnel, inner, Family::V4);
+        let mut pair = TestGatewayPair::new(&wrapping);
         let mut arrived = 0;
         for round in 0..200_u16 {
-            let plain = datagram(&wrapping, Way::Right, 9);
+            let plain = datagram(&wrapping, PairDirection::LeftToRight, 9);
             let mut pieces = packets::fragments(&plain, SIZE);
             let last = pieces.pop().unwrap();
             arrived += pair.left_to_right(pieces).len();
@@ -382,8 +392,8 @@ fn fragment_flood_starves_no_esp_fragments() {
 }
 
 /// A datagram with an IPv6 destination options header before UDP.
-fn with_options(wrapping: &Wrapping, port: u16) -> Vec<u8> {
-    let plain = datagram(wrapping, Way::Right, port);
+fn with_options(wrapping: &IpsecSetup, port: u16) -> Vec<u8> {
+    let plain = datagram(wrapping, PairDirection::LeftToRight, port);
     let ip = IpPacket::parse(&plain).unwrap();
     let options = [&[17, 0, 1, 4, 0, 0, 0, 0], ip.upper(&plain)].concat();
     packets::ip(ip.source, ip.destination, Protocol(60), &options)
@@ -392,14 +402,14 @@ fn with_options(wrapping: &Wrapping, port: u16) -> Vec<u8> {
 #[test]
 fn fragments_follow_protocol_policy_of_datagram() {
     for outer in [Family::V4, Family::V6] {
-        let wrapping = Wrapping::new(Mode::Tunnel, Family::V6, outer);
-        let mut pair = Pair::new(&wrapping);
-        let mut policy = wrapping.policy(Direction::Out, Way::Right);
+        let wrapping = IpsecSetup::new(Mode::Tunnel, Family::V6, outer);
+        let mut pair = TestGatewayPair::new(&wrapping);
+        let mut policy = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
         policy.selector.protocol = 17;
         with(&mut pair.left, [policy]);
         let plain = with_options(&wrapping, 9);
         let arrived = pair.left_to_right(packets::fragments(&plain, SIZE));
-        assert_hidden(&pair.on_the_wire);
+        assert_hidden(&pair.last_on_wire);
         let arrived = put_together(&wrapping, arrived);
         assert_eq!(arrived.len(), 1, "{wrapping:?} {:?}", pair.left.reasons());
         assert!(arrived[0].bytes() == plain, "{wrapping:?}");
@@ -409,9 +419,9 @@ fn fragments_follow_protocol_policy_of_datagram() {
 
 #[test]
 fn tunnelled_fragments_pass_by_datagram_protocol() {
-    let wrapping = Wrapping::new(Mode::Tunnel, Family::V6, Family::V4);
-    let mut pair = Pair::new(&wrapping);
-    let mut policy = wrapping.policy(Direction::In, Way::Right);
+    let wrapping = IpsecSetup::new(Mode::Tunnel, Family::V6, Family::V4);
+    let mut pair = TestGatewayPair::new(&wrapping);
+    let mut policy = wrapping.policy(Direction::In, PairDirection::LeftToRight);
     policy.selector.protocol = 17;
     with(&mut pair.right, [policy]);
     let plain = with_options(&wrapping, 9);
@@ -430,9 +440,9 @@ fn atomic(packet: &[u8]) -> Vec<u8> {
 
 #[test]
 fn fragment_of_fragment_does_not_leave_plain() {
-    let wrapping = Wrapping::new(Mode::Tunnel, Family::V6, Family::V6);
+    let wrapping = IpsecSetup::new(Mode::Tunnel, Family::V6, Family::V6);
     let mut pair = pair_for_port_9(&wrapping);
-    let (source, destination) = wrapping.hosts(Way::Right);
+    let (source, destination) = wrapping.hosts(PairDirection::LeftToRight);
     let end = |address, port| std::net::SocketAddr::new(address, port).to_string();
     let short = packets::udp_bytes(&end(source, 7), &end(destination, 9), MARKER);
     let (once, _) = pair.left.outbound(vec![PacketBuf::from_slice(&atomic(&short))]);
@@ -452,9 +462,9 @@ fn with_ecn(mut piece: PacketBuf, ecn: Ecn) -> PacketBuf {
 
 /// What becomes of a datagram whose fragments say this of congestion.
 fn congestion(inner: Family, said: [Ecn; 3]) -> Option<Ecn> {
-    let wrapping = Wrapping::new(Mode::Tunnel, inner, Family::V4);
+    let wrapping = IpsecSetup::new(Mode::Tunnel, inner, Family::V4);
     let mut pair = pair_for_port_9(&wrapping);
-    let pieces = packets::fragments(&datagram(&wrapping, Way::Right, 9), SIZE);
+    let pieces = packets::fragments(&datagram(&wrapping, PairDirection::LeftToRight, 9), SIZE);
     let pieces = pieces.into_iter().zip(said).map(|(piece, ecn)| with_ecn(piece, ecn));
     let arrived = pair.left_to_right(pieces.collect());
     let lost = if arrived.is_empty() { 3 } else { 0 };

@@ -6,15 +6,18 @@
 )]
 
 use uxfrm_engine::{
-    Action, Direction, DropReason, Family, Level, Mode, Policy, PolicyKind, PortMask, Priority,
+    Action, Direction, DropReason, Family, Mode, Policy, PolicyKind, PortMask, Priority,
+    TemplateLevel,
 };
 use uxfrm_packet::PacketBuf;
-use uxfrm_testkit::{Gateway, Pair, Way, Wrapping, fate, packets};
+use uxfrm_testkit::{
+    IpsecSetup, PairDirection, TestGateway, TestGatewayPair, inbound_outcome, packets,
+};
 
 /// The right gateway with this policy for what it forwards, and no other.
-fn forwarding(wrapping: &Wrapping, change: impl FnOnce(&mut Policy)) -> Gateway {
-    let mut right = Pair::new(wrapping).right;
-    let mut policy = wrapping.policy(Direction::Forward, Way::Right);
+fn forwarding(wrapping: &IpsecSetup, change: impl FnOnce(&mut Policy)) -> TestGateway {
+    let mut right = TestGatewayPair::new(wrapping).right;
+    let mut policy = wrapping.policy(Direction::Forward, PairDirection::LeftToRight);
     change(&mut policy);
     right.database.apply(right.now, |to| {
         to.flush_policies(PolicyKind::Main);
@@ -51,7 +54,7 @@ fn plain_fragments_are_refused_if_policy_may_match() {
     };
     let by_protocol = |policy: &mut Policy| policy.selector.protocol = 17;
     for family in [Family::V4, Family::V6] {
-        let wrapping = Wrapping::new(Mode::Tunnel, family, Family::V4);
+        let wrapping = IpsecSetup::new(Mode::Tunnel, family, Family::V4);
         for change in [by_port as fn(&mut Policy), by_protocol] {
             for piece in in_pieces(family) {
                 let mut blocking = forwarding(&wrapping, |policy| {
@@ -62,7 +65,11 @@ fn plain_fragments_are_refused_if_policy_may_match() {
                 let name = format!("{:x?}", piece.bytes());
                 let again = PacketBuf::from_slice(piece.bytes());
                 let refused = Err(DropReason::InTemplateMismatch);
-                assert_eq!(fate(forwarding(&wrapping, change), vec![piece]), refused, "{name}");
+                assert_eq!(
+                    inbound_outcome(forwarding(&wrapping, change), vec![piece]),
+                    refused,
+                    "{name}"
+                );
                 assert!(blocking.inbound(vec![again]).is_empty(), "{name}");
                 assert_eq!(blocking.reasons(), [(DropReason::InPolicyBlock, 1)], "{name}");
             }
@@ -73,20 +80,20 @@ fn plain_fragments_are_refused_if_policy_may_match() {
 #[test]
 fn plain_fragments_pass_without_refusing_policy() {
     for family in [Family::V4, Family::V6] {
-        let wrapping = Wrapping::new(Mode::Tunnel, family, Family::V4);
+        let wrapping = IpsecSetup::new(Mode::Tunnel, family, Family::V4);
         let elsewhere = |policy: &mut Policy| {
             policy.selector.protocol = 17;
             policy.selector.destination_port = PortMask::exactly(9);
-            policy.selector.destination = wrapping.networks(Way::Left).1;
+            policy.selector.destination = wrapping.networks(PairDirection::RightToLeft).1;
         };
         let optional = |policy: &mut Policy| {
             policy.selector.protocol = 17;
-            policy.templates[0].level = Level::Use;
+            policy.templates[0].level = TemplateLevel::Use;
         };
         for piece in in_pieces(family).into_iter().take(3) {
             let again = PacketBuf::from_slice(piece.bytes());
-            assert_eq!(fate(forwarding(&wrapping, elsewhere), vec![piece]), Ok(()));
-            assert_eq!(fate(forwarding(&wrapping, optional), vec![again]), Ok(()));
+            assert_eq!(inbound_outcome(forwarding(&wrapping, elsewhere), vec![piece]), Ok(()));
+            assert_eq!(inbound_outcome(forwarding(&wrapping, optional), vec![again]), Ok(()));
         }
     }
 }
@@ -95,15 +102,15 @@ fn plain_fragments_pass_without_refusing_policy() {
 /// piece pass a policy for all.
 #[test]
 fn protocol_policy_does_not_match_later_ipv6_fragment() {
-    let wrapping = Wrapping::new(Mode::Tunnel, Family::V6, Family::V4);
+    let wrapping = IpsecSetup::new(Mode::Tunnel, Family::V6, Family::V4);
     let refused = Err(DropReason::InTemplateMismatch);
     for (number, expected) in [Ok(()), refused, refused].into_iter().enumerate() {
         let mut right = forwarding(&wrapping, |_| {});
-        let mut first = wrapping.policy(Direction::Forward, Way::Right);
+        let mut first = wrapping.policy(Direction::Forward, PairDirection::LeftToRight);
         (first.selector.protocol, first.priority) = (17, Priority(1));
         first.templates.clear();
         right.add_policy(first);
         let piece = in_pieces(Family::V6).swap_remove(number);
-        assert_eq!(fate(right, vec![piece]), expected, "piece {number}");
+        assert_eq!(inbound_outcome(right, vec![piece]), expected, "piece {number}");
     }
 }

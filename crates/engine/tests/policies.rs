@@ -7,11 +7,14 @@
 use std::time::Duration;
 
 use uxfrm_engine::{
-    Action, Budget, Defaults, Direction, DropReason, Event, Family, Level, Limits, Mark, Mode,
-    Output, Policy, PolicyFlags, Priority, Reqid, SaProtocol, Selector,
+    Action, DefaultActions, Direction, DropReason, Event, Family, LifetimeLimits, Mark, Mode,
+    Output, Policy, PolicyFlags, Priority, Reqid, SaProtocol, Selector, SoftHardLimit,
+    TemplateLevel,
 };
 use uxfrm_packet::PacketBuf;
-use uxfrm_testkit::{FIRST_SPI, Gateway, Pair, Way, Wrapping, fate, packets};
+use uxfrm_testkit::{
+    FIRST_SPI, IpsecSetup, PairDirection, TestGateway, TestGatewayPair, inbound_outcome, packets,
+};
 
 fn datagram() -> PacketBuf {
     packets::udp("10.1.0.1:7", "10.2.0.1:9", b"payload")
@@ -24,14 +27,14 @@ fn forwarded() -> PacketBuf {
 
 /// Sealed as a good peer seals it.
 fn sealed(packet: PacketBuf) -> Vec<PacketBuf> {
-    Pair::new(&Wrapping::tunnel4()).left.outbound(vec![packet]).0
+    TestGatewayPair::new(&IpsecSetup::tunnel4()).left.outbound(vec![packet]).0
 }
 
 /// The right gateway with its states, and one policy changed.
-fn right_with(direction: Direction, change: impl Fn(&mut Policy)) -> Gateway {
-    let wrapping = Wrapping::tunnel4();
-    let mut right = Pair::new(&wrapping).right;
-    let mut policy = wrapping.policy(direction, Way::Right);
+fn right_with(direction: Direction, change: impl Fn(&mut Policy)) -> TestGateway {
+    let wrapping = IpsecSetup::tunnel4();
+    let mut right = TestGatewayPair::new(&wrapping).right;
+    let mut policy = wrapping.policy(direction, PairDirection::LeftToRight);
     change(&mut policy);
     right.database.apply(right.now, |to| to.update_policy(policy)).unwrap();
     right
@@ -39,9 +42,9 @@ fn right_with(direction: Direction, change: impl Fn(&mut Policy)) -> Gateway {
 
 #[test]
 fn template_is_satisfied_only_by_matching_sa() {
-    type Change = fn(&mut Policy);
+    type Transaction = fn(&mut Policy);
     let refused = Err(DropReason::InTemplateMismatch);
-    let cases: [(&str, Change, Result<(), DropReason>); 14] = [
+    let cases: [(&str, Transaction, Result<(), DropReason>); 14] = [
         ("as it is", |_| {}, Ok(())),
         ("any source", |p| p.templates[0].source = Family::V4.unspecified(), Ok(())),
         ("other source", |p| p.templates[0].source = "192.0.2.9".parse().unwrap(), refused),
@@ -56,7 +59,7 @@ fn template_is_satisfied_only_by_matching_sa() {
         ("other spi", |p| p.templates[0].spi.0 = 77, refused),
         ("any protocol", |p| p.templates[0].protocol = SaProtocol::Any, refused),
         ("transport", |p| p.templates[0].mode = Mode::Transport, refused),
-        ("use", |p| p.templates[0].level = Level::Use, Ok(())),
+        ("use", |p| p.templates[0].level = TemplateLevel::Use, Ok(())),
         ("none wanted", |p| p.templates.clear(), refused),
         ("blocked", |p| p.action = Action::Block, Err(DropReason::InPolicyBlock)),
         (
@@ -69,8 +72,8 @@ fn template_is_satisfied_only_by_matching_sa() {
         ),
     ];
     for (name, change, expected) in cases {
-        let local = fate(right_with(Direction::In, change), sealed(datagram()));
-        let forward = fate(right_with(Direction::Forward, change), sealed(forwarded()));
+        let local = inbound_outcome(right_with(Direction::In, change), sealed(datagram()));
+        let forward = inbound_outcome(right_with(Direction::Forward, change), sealed(forwarded()));
         assert_eq!((local, forward), (expected, expected), "{name}");
     }
 }
@@ -79,32 +82,39 @@ fn template_is_satisfied_only_by_matching_sa() {
 fn plain_packet_under_protect_policy_is_dropped() {
     let refused = Err(DropReason::InTemplateMismatch);
     for packet in [datagram, forwarded] {
-        assert_eq!(fate(Pair::new(&Wrapping::tunnel4()).right, vec![packet()]), refused);
+        assert_eq!(
+            inbound_outcome(TestGatewayPair::new(&IpsecSetup::tunnel4()).right, vec![packet()]),
+            refused
+        );
     }
-    let optional = right_with(Direction::In, |policy| policy.templates[0].level = Level::Use);
-    assert_eq!(fate(optional, vec![datagram()]), Ok(()));
+    let optional =
+        right_with(Direction::In, |policy| policy.templates[0].level = TemplateLevel::Use);
+    assert_eq!(inbound_outcome(optional, vec![datagram()]), Ok(()));
     let other = packets::udp("172.16.0.1:7", "10.2.0.1:9", b"not protected");
-    assert_eq!(fate(Pair::new(&Wrapping::tunnel4()).right, vec![other]), Ok(()));
+    assert_eq!(
+        inbound_outcome(TestGatewayPair::new(&IpsecSetup::tunnel4()).right, vec![other]),
+        Ok(())
+    );
 }
 
 #[test]
 fn tunnel_without_policy_is_refused() {
-    let bare = |wrapping: &Wrapping| {
-        let mut gateway = Pair::new(wrapping).right;
+    let bare = |wrapping: &IpsecSetup| {
+        let mut gateway = TestGatewayPair::new(wrapping).right;
         let kind = uxfrm_engine::PolicyKind::Main;
         gateway.database.apply(gateway.now, |change| change.flush_policies(kind));
         gateway
     };
     let refused = Err(DropReason::InNoPolicy);
-    assert_eq!(fate(bare(&Wrapping::tunnel4()), sealed(datagram())), refused);
-    assert_eq!(fate(bare(&Wrapping::tunnel4()), vec![datagram()]), Ok(()));
-    let transport = Wrapping::transport4();
+    assert_eq!(inbound_outcome(bare(&IpsecSetup::tunnel4()), sealed(datagram())), refused);
+    assert_eq!(inbound_outcome(bare(&IpsecSetup::tunnel4()), vec![datagram()]), Ok(()));
+    let transport = IpsecSetup::transport4();
     let packet = packets::udp("192.0.2.1:7", "192.0.2.2:9", b"payload");
-    let wire = Pair::new(&transport).left.outbound(vec![packet]).0;
-    assert_eq!(fate(bare(&transport), wire), Ok(()));
-    let mut closed = bare(&Wrapping::tunnel4());
+    let wire = TestGatewayPair::new(&transport).left.outbound(vec![packet]).0;
+    assert_eq!(inbound_outcome(bare(&transport), wire), Ok(()));
+    let mut closed = bare(&IpsecSetup::tunnel4());
     let defaults =
-        Defaults { inbound: Action::Block, forward: Action::Block, outbound: Action::Block };
+        DefaultActions { inbound: Action::Block, forward: Action::Block, outbound: Action::Block };
     closed.database.apply(closed.now, |change| change.set_defaults(defaults));
     assert!(closed.outbound(vec![datagram()]).0.is_empty());
     assert_eq!(closed.drops(DropReason::OutDefaultBlock), 1);
@@ -114,22 +124,22 @@ fn tunnel_without_policy_is_refused() {
 
 #[test]
 fn sa_selector_filters_inner_packets() {
-    let wrapping = Wrapping::tunnel4();
-    let mut right = Pair::without_states(&wrapping).right;
-    let mut config = wrapping.sa(Way::Right, FIRST_SPI);
+    let wrapping = IpsecSetup::tunnel4();
+    let mut right = TestGatewayPair::without_sas(&wrapping).right;
+    let mut config = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI);
     config.selector = Some(Selector { protocol: 6, ..Selector::any(Family::V4) });
     right.add_sa(config);
-    assert_eq!(fate(right, sealed(datagram())), Err(DropReason::InSelectorMismatch));
+    assert_eq!(inbound_outcome(right, sealed(datagram())), Err(DropReason::InSelectorMismatch));
 }
 
 /// However often other flows have passed by the same state under the same policy.
 #[test]
 fn sa_selector_filters_each_flow() {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     for together in [1, 40] {
-        let mut pair = Pair::without_states(&wrapping);
-        pair.left.add_sa(wrapping.sa(Way::Right, FIRST_SPI));
-        let mut config = wrapping.sa(Way::Right, FIRST_SPI);
+        let mut pair = TestGatewayPair::without_sas(&wrapping);
+        pair.left.add_sa(wrapping.sa(PairDirection::LeftToRight, FIRST_SPI));
+        let mut config = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI);
         let destination_port = uxfrm_engine::PortMask::exactly(9);
         config.selector = Some(Selector { destination_port, ..Selector::any(Family::V4) });
         pair.right.add_sa(config);
@@ -150,11 +160,13 @@ fn sa_selector_filters_each_flow() {
 /// From the outermost state inward, none is passed over but in transport mode (`xfrm_policy_ok`).
 #[test]
 fn every_tunnel_needs_a_template() {
-    let wrapping = Wrapping::tunnel4();
-    let template =
-        |reqid| uxfrm_engine::Template { reqid: Reqid(reqid), ..wrapping.template(Way::Right) };
+    let wrapping = IpsecSetup::tunnel4();
+    let template = |reqid| uxfrm_engine::Template {
+        reqid: Reqid(reqid),
+        ..wrapping.template(PairDirection::LeftToRight)
+    };
     let state = |reqid| {
-        let mut state = wrapping.sa(Way::Right, FIRST_SPI + reqid);
+        let mut state = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI + reqid);
         state.reqid = Reqid(reqid);
         state
     };
@@ -162,8 +174,8 @@ fn every_tunnel_needs_a_template() {
     let cases: [(&[u32], _); 5] =
         [(&[1, 2], Ok(())), (&[1], refused), (&[2], refused), (&[2, 1], refused), (&[], refused)];
     for (asked, expected) in cases {
-        let mut left = Pair::without_states(&wrapping).left;
-        let mut policy = wrapping.policy(Direction::Out, Way::Right);
+        let mut left = TestGatewayPair::without_sas(&wrapping).left;
+        let mut policy = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
         policy.templates = vec![template(1), template(2)];
         left.database.apply(left.now, |change| change.update_policy(policy)).unwrap();
         let mut right = right_with(Direction::In, |policy| {
@@ -174,27 +186,27 @@ fn every_tunnel_needs_a_template() {
             right.add_sa(state(reqid));
         }
         let wire = left.outbound(vec![datagram()]).0;
-        assert_eq!(fate(right, wire), expected, "{asked:?}");
+        assert_eq!(inbound_outcome(right, wire), expected, "{asked:?}");
     }
 }
 
 #[test]
 fn packets_without_sa_never_leave_plain() {
-    let wrapping = Wrapping::tunnel4();
-    let mut left = Pair::without_states(&wrapping).left;
+    let wrapping = IpsecSetup::tunnel4();
+    let mut left = TestGatewayPair::without_sas(&wrapping).left;
     for _ in 0..3 {
         assert!(left.outbound(vec![datagram(), datagram()]).0.is_empty());
     }
     assert_eq!(left.drops(DropReason::OutNoState), 6);
-    left.add_sa(wrapping.sa(Way::Right, FIRST_SPI));
+    left.add_sa(wrapping.sa(PairDirection::LeftToRight, FIRST_SPI));
     assert_eq!(left.outbound(vec![datagram()]).0.len(), 1);
 }
 
 #[test]
 fn policy_with_lowest_priority_decides() {
-    let wrapping = Wrapping::tunnel4();
-    let mut left = Pair::new(&wrapping).left;
-    let mut pass = wrapping.policy(Direction::Out, Way::Right);
+    let wrapping = IpsecSetup::tunnel4();
+    let mut left = TestGatewayPair::new(&wrapping).left;
+    let mut pass = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
     (pass.priority, pass.selector.protocol) = (Priority(1), 17);
     pass.templates.clear();
     left.add_policy(pass);
@@ -208,10 +220,13 @@ fn policy_with_lowest_priority_decides() {
 
 #[test]
 fn hard_limits_are_exact_and_reported_once() {
-    let limits = Limits { packets: Budget { soft: 5, hard: 10 }, ..Limits::default() };
-    let wrapping = Wrapping { limits, ..Wrapping::tunnel4() };
+    let limits = LifetimeLimits {
+        packets: SoftHardLimit { soft: 5, hard: 10 },
+        ..LifetimeLimits::default()
+    };
+    let wrapping = IpsecSetup { limits, ..IpsecSetup::tunnel4() };
     for batch in [1, 3, 7, 64] {
-        let mut left = Pair::new(&wrapping).left;
+        let mut left = TestGatewayPair::new(&wrapping).left;
         let mut sent = 0;
         for _ in 0..64 / batch {
             sent += left.outbound((0..batch).map(|_| datagram()).collect()).0.len();
@@ -220,45 +235,55 @@ fn hard_limits_are_exact_and_reported_once() {
         let count = |event: fn(&Event) -> bool| left.events.iter().filter(|e| event(e)).count();
         assert_eq!(count(|event| matches!(event, Event::SaSoftLimit(_))), 1, "{:?}", left.events);
         assert_eq!(count(|event| matches!(event, Event::SaHardLimit(_))), 1, "{:?}", left.events);
-        left.assert_accounts();
+        left.assert_packets_accounted();
     }
 }
 
 #[test]
 fn expired_sa_opens_nothing_in_next_batch() {
-    let limits = Limits { packets: Budget { soft: u64::MAX, hard: 3 }, ..Limits::default() };
-    let mut right = Pair::new(&Wrapping { limits, ..Wrapping::tunnel4() }).right;
-    let mut wire =
-        Pair::new(&Wrapping::tunnel4()).left.outbound((0..5).map(|_| datagram()).collect()).0;
+    let limits = LifetimeLimits {
+        packets: SoftHardLimit { soft: u64::MAX, hard: 3 },
+        ..LifetimeLimits::default()
+    };
+    let mut right = TestGatewayPair::new(&IpsecSetup { limits, ..IpsecSetup::tunnel4() }).right;
+    let mut wire = TestGatewayPair::new(&IpsecSetup::tunnel4())
+        .left
+        .outbound((0..5).map(|_| datagram()).collect())
+        .0;
     let mut forged = wire.pop().unwrap();
     *forged.bytes_mut().last_mut().unwrap() ^= 1;
     // The database is not told of the limit, so the state stays where it is.
-    let Gateway { worker, pool, now, .. } = &mut right;
+    let TestGateway { worker, pool, now, .. } = &mut right;
     let mut out = Output::default();
     for packets in [wire, vec![forged]] {
         worker.inbound(&mut packets.into_iter().collect(), *now, pool, &mut out);
     }
     assert_eq!(out.host.as_slice().len(), 3);
     assert_eq!(right.reasons(), [(DropReason::InStateExpired, 2)], "its ICV is not looked at");
-    right.assert_accounts();
+    right.assert_packets_accounted();
 }
 
 #[test]
 fn expired_sa_among_prefetched_ones_opens_nothing() {
-    let limits = Limits { packets: Budget { soft: u64::MAX, hard: 3 }, ..Limits::default() };
-    let wrapping = Wrapping { limits, ..Wrapping::tunnel4() };
-    let mut right = Pair::new(&wrapping).right;
-    (0..200).for_each(|other| right.add_sa(wrapping.sa(Way::Right, 5000 + other)));
-    let mut wire =
-        Pair::new(&Wrapping::tunnel4()).left.outbound((0..6).map(|_| datagram()).collect()).0;
+    let limits = LifetimeLimits {
+        packets: SoftHardLimit { soft: u64::MAX, hard: 3 },
+        ..LifetimeLimits::default()
+    };
+    let wrapping = IpsecSetup { limits, ..IpsecSetup::tunnel4() };
+    let mut right = TestGatewayPair::new(&wrapping).right;
+    (0..200).for_each(|other| right.add_sa(wrapping.sa(PairDirection::LeftToRight, 5000 + other)));
+    let mut wire = TestGatewayPair::new(&IpsecSetup::tunnel4())
+        .left
+        .outbound((0..6).map(|_| datagram()).collect())
+        .0;
     let mut rest = wire.split_off(4);
     rest.iter_mut().for_each(|forged| *forged.bytes_mut().last_mut().unwrap() ^= 1);
     let mut out = Output::default();
     for (packets, spi) in [(wire, 6000), (rest, 6001)] {
-        let Gateway { worker, pool, now, .. } = &mut right;
+        let TestGateway { worker, pool, now, .. } = &mut right;
         worker.inbound(&mut packets.into_iter().collect(), *now, pool, &mut out);
         // What the worker remembers of states is of another generation now.
-        right.add_sa(wrapping.sa(Way::Right, spi));
+        right.add_sa(wrapping.sa(PairDirection::LeftToRight, spi));
     }
     assert_eq!(out.host.as_slice().len(), 3);
     assert_eq!(right.reasons(), [(DropReason::InStateExpired, 3)], "no ICV is looked at");
@@ -266,19 +291,19 @@ fn expired_sa_among_prefetched_ones_opens_nothing() {
 
 #[test]
 fn single_packets_are_counted_by_policy_soon() {
-    let wrapping = Wrapping::tunnel4();
-    let mut left = Pair::new(&wrapping).left;
+    let wrapping = IpsecSetup::tunnel4();
+    let mut left = TestGatewayPair::new(&wrapping).left;
     // How many packets the policies have counted, once so many more came in batches of so many.
-    let mut after = |change: &mut dyn FnMut(&mut Gateway), batches: &[usize]| {
+    let mut after = |change: &mut dyn FnMut(&mut TestGateway), batches: &[usize]| {
         change(&mut left);
         for count in batches {
-            let Gateway { worker, pool, now, .. } = &mut left;
+            let TestGateway { worker, pool, now, .. } = &mut left;
             let mut batch = (0..*count).map(|_| datagram()).collect();
             worker.outbound(&mut batch, *now, pool, &mut Output::default());
         }
         left.database.snapshot().spd.iter().map(|entry| entry.packets()).sum::<u64>()
     };
-    let nothing = &mut |_: &mut Gateway| {};
+    let nothing = &mut |_: &mut TestGateway| {};
     assert_eq!(after(nothing, &[1]), 1, "the first for long");
     assert_eq!(after(nothing, &[1, 1, 1]), 1, "soon");
     assert_eq!(after(&mut |left| left.worker.settle(), &[]), 4, "nothing else is to do");
@@ -286,13 +311,13 @@ fn single_packets_are_counted_by_policy_soon() {
     assert_eq!(after(nothing, &[1]), 20, "they are many");
     assert_eq!(after(nothing, &[30]), 50, "they come together");
     assert_eq!(after(nothing, &[1]), 50, "soon");
-    let later = &mut |left: &mut Gateway| left.now = left.now.plus(Duration::from_millis(1));
+    let later = &mut |left: &mut TestGateway| left.now = left.now.plus(Duration::from_millis(1));
     assert_eq!(after(later, &[1]), 52, "long enough");
     assert_eq!(after(nothing, &[1]), 52, "soon");
-    let changed = &mut |left: &mut Gateway| {
+    let changed = &mut |left: &mut TestGateway| {
         left.add_policy(Policy {
             mark: Mark { value: 5, mask: u32::MAX },
-            ..wrapping.policy(Direction::Out, Way::Left)
+            ..wrapping.policy(Direction::Out, PairDirection::RightToLeft)
         });
     };
     assert_eq!(after(changed, &[0]), 53, "before the policies are others");
@@ -300,23 +325,26 @@ fn single_packets_are_counted_by_policy_soon() {
 
 #[test]
 fn super_packet_is_cut_at_hard_limit() {
-    let limits = Limits { packets: Budget { soft: u64::MAX, hard: 10 }, ..Limits::default() };
-    let wrapping = Wrapping { limits, ..Wrapping::tunnel4() };
-    let mut left = Pair::new(&wrapping).left;
+    let limits = LifetimeLimits {
+        packets: SoftHardLimit { soft: u64::MAX, hard: 10 },
+        ..LifetimeLimits::default()
+    };
+    let wrapping = IpsecSetup { limits, ..IpsecSetup::tunnel4() };
+    let mut left = TestGatewayPair::new(&wrapping).left;
     let sent = packets::tcp_super("10.1.0.1:7", "10.2.0.1:9", &[0; 30_000], 1000);
     left.outbound(vec![sent]);
     assert_eq!(left.worker.outward().sent, 10);
     assert_eq!(left.drops(DropReason::OutStateExpired), 20);
-    left.assert_accounts();
+    left.assert_packets_accounted();
 }
 
 #[test]
 fn inbound_hard_limits_are_exact() {
-    let wrapping = Wrapping::tunnel4();
-    let mut pair = Pair::without_states(&wrapping);
-    pair.left.add_sa(wrapping.sa(Way::Right, FIRST_SPI));
-    let mut limited = wrapping.sa(Way::Right, FIRST_SPI);
-    limited.limits.packets = Budget { soft: 3, hard: 10 };
+    let wrapping = IpsecSetup::tunnel4();
+    let mut pair = TestGatewayPair::without_sas(&wrapping);
+    pair.left.add_sa(wrapping.sa(PairDirection::LeftToRight, FIRST_SPI));
+    let mut limited = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI);
+    limited.limits.packets = SoftHardLimit { soft: 3, hard: 10 };
     pair.right.add_sa(limited);
     let arrived: usize =
         (0..5).map(|_| pair.left_to_right((0..4).map(|_| datagram()).collect()).len()).sum();
@@ -327,8 +355,9 @@ fn inbound_hard_limits_are_exact() {
 
 #[test]
 fn nat_remapping_raises_mapping_event() {
-    let wrapping = Wrapping { encap: Some(uxfrm_engine::UdpEncapKind::Esp), ..Wrapping::tunnel4() };
-    let mut pair = Pair::new(&wrapping);
+    let wrapping =
+        IpsecSetup { encap: Some(uxfrm_engine::UdpEncapKind::Esp), ..IpsecSetup::tunnel4() };
+    let mut pair = TestGatewayPair::new(&wrapping);
     let mut wire = pair.left.outbound(vec![datagram()]).0;
     wire[0].bytes_mut()[20..22].copy_from_slice(&40_000_u16.to_be_bytes());
     assert_eq!(pair.right.inbound(wire).len(), 1);
@@ -338,10 +367,10 @@ fn nat_remapping_raises_mapping_event() {
 
 #[test]
 fn marks_select_sas_and_output_marks_apply() {
-    let wrapping = Wrapping::tunnel4();
-    let mut pair = Pair::without_states(&wrapping);
+    let wrapping = IpsecSetup::tunnel4();
+    let mut pair = TestGatewayPair::without_sas(&wrapping);
     for gateway in [&mut pair.left, &mut pair.right] {
-        let mut state = wrapping.sa(Way::Right, FIRST_SPI);
+        let mut state = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI);
         state.mark = Mark { value: 5, mask: 0xff };
         state.output_mark = Mark { value: 0x900, mask: 0xf00 };
         gateway.add_sa(state);
@@ -355,7 +384,7 @@ fn marks_select_sas_and_output_marks_apply() {
     // for some.
     assert!(pair.left.outbound(vec![marked(0), marked(5)]).0.is_empty());
     assert_eq!(pair.left.drops(DropReason::OutNoState), 2);
-    let mut of_mark = wrapping.policy(Direction::Out, Way::Right);
+    let mut of_mark = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
     // Only what is under the mask counts.
     of_mark.mark = Mark { value: 0xa05, mask: 0xff };
     of_mark.priority = Priority(0);
@@ -372,9 +401,9 @@ fn marks_select_sas_and_output_marks_apply() {
 
 #[test]
 fn if_id_selects_policies() {
-    let wrapping = Wrapping::tunnel4();
-    let mut left = Pair::new(&wrapping).left;
-    let mut block = wrapping.policy(Direction::Out, Way::Right);
+    let wrapping = IpsecSetup::tunnel4();
+    let mut left = TestGatewayPair::new(&wrapping).left;
+    let mut block = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
     (block.if_id, block.action) = (uxfrm_engine::IfId(3), Action::Block);
     left.add_policy(block);
     let through = |if_id| {
@@ -394,10 +423,10 @@ fn held_policy_has_its_own_drop_reason() {
         policy.templates.clear();
     };
     let held = right_with(Direction::In, hold);
-    assert_eq!(fate(held, sealed(datagram())), Err(DropReason::InHeld));
-    let wrapping = Wrapping::tunnel4();
-    let mut left = Pair::new(&wrapping).left;
-    let live = wrapping.policy(Direction::Out, Way::Right);
+    assert_eq!(inbound_outcome(held, sealed(datagram())), Err(DropReason::InHeld));
+    let wrapping = IpsecSetup::tunnel4();
+    let mut left = TestGatewayPair::new(&wrapping).left;
+    let live = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
     let mut held = live.clone();
     hold(&mut held);
     left.database.apply(left.now, |to| to.update_policy(held)).unwrap();
@@ -409,14 +438,14 @@ fn held_policy_has_its_own_drop_reason() {
 
 #[test]
 fn sub_policy_needs_main_policy() {
-    let wrapping = Wrapping::tunnel4();
-    let mut left = Pair::new(&wrapping).left;
-    let mut sub = wrapping.policy(Direction::Out, Way::Right);
+    let wrapping = IpsecSetup::tunnel4();
+    let mut left = TestGatewayPair::new(&wrapping).left;
+    let mut sub = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
     sub.kind = uxfrm_engine::PolicyKind::Sub;
     sub.templates.clear();
     left.add_policy(sub);
     assert_eq!(left.outbound(vec![datagram()]).0[0].bytes()[9], 50, "the main one asks for ESP");
-    let mut block = wrapping.policy(Direction::Out, Way::Right);
+    let mut block = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
     block.action = Action::Block;
     left.database.apply(left.now, |change| change.update_policy(block)).unwrap();
     assert!(left.outbound(vec![datagram()]).0.is_empty());
@@ -427,7 +456,7 @@ fn blocking_main_policy_overrides_sub_policy() {
     for direction in [Direction::In, Direction::Forward] {
         let right = || {
             let mut right = right_with(direction, |policy| policy.action = Action::Block);
-            let mut sub = Wrapping::tunnel4().policy(direction, Way::Right);
+            let mut sub = IpsecSetup::tunnel4().policy(direction, PairDirection::LeftToRight);
             sub.kind = uxfrm_engine::PolicyKind::Sub;
             sub.templates.clear();
             right.add_policy(sub);
@@ -435,7 +464,11 @@ fn blocking_main_policy_overrides_sub_policy() {
         };
         let packet = if direction == Direction::In { datagram } else { forwarded };
         for packets in [vec![packet()], sealed(packet())] {
-            assert_eq!(fate(right(), packets), Err(DropReason::InPolicyBlock), "{direction:?}");
+            assert_eq!(
+                inbound_outcome(right(), packets),
+                Err(DropReason::InPolicyBlock),
+                "{direction:?}"
+            );
         }
     }
 }
@@ -444,21 +477,21 @@ fn blocking_main_policy_overrides_sub_policy() {
 /// ask for.
 #[test]
 fn sa_needs_if_id_of_policy() {
-    let wrapping = Wrapping::tunnel4();
-    let mut pair = Pair::without_states(&wrapping);
-    pair.left.add_sa(wrapping.sa(Way::Right, FIRST_SPI));
+    let wrapping = IpsecSetup::tunnel4();
+    let mut pair = TestGatewayPair::without_sas(&wrapping);
+    pair.left.add_sa(wrapping.sa(PairDirection::LeftToRight, FIRST_SPI));
     let state = |if_id| {
-        let mut state = wrapping.sa(Way::Right, FIRST_SPI);
+        let mut state = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI);
         state.if_id = uxfrm_engine::IfId(if_id);
         // So that it is known of each flow alone whether it passes.
         state.selector = Some(Selector { protocol: 17, ..Selector::any(Family::V4) });
         state
     };
     pair.right.add_sa(state(3));
-    let mut policy = wrapping.policy(Direction::In, Way::Right);
+    let mut policy = wrapping.policy(Direction::In, PairDirection::LeftToRight);
     policy.if_id = uxfrm_engine::IfId(3);
     pair.right.add_policy(policy);
-    let mut arrives = |right: &mut Gateway| {
+    let mut arrives = |right: &mut TestGateway| {
         let mut wire = pair.left.outbound(vec![datagram()]).0;
         wire[0].if_id = 3;
         right.inbound(wire).len()
@@ -475,16 +508,16 @@ fn sa_needs_if_id_of_policy() {
 /// for, even right behind packets of the same flow that came by that other.
 #[test]
 fn sas_of_one_spi_are_distinguished() {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     let other = || {
-        let mut state = wrapping.sa(Way::Right, FIRST_SPI);
+        let mut state = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI);
         state.id.destination = "192.0.2.3".parse().unwrap();
         state.reqid = Reqid(9);
         state
     };
-    let mut pair = Pair::new(&wrapping);
-    let mut stranger = Pair::without_states(&wrapping).left;
-    let mut policy = wrapping.policy(Direction::Out, Way::Right);
+    let mut pair = TestGatewayPair::new(&wrapping);
+    let mut stranger = TestGatewayPair::without_sas(&wrapping).left;
+    let mut policy = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
     (policy.templates[0].destination, policy.templates[0].reqid) =
         (other().id.destination, Reqid(9));
     stranger.database.apply(stranger.now, |change| change.update_policy(policy)).unwrap();
@@ -500,15 +533,15 @@ fn sas_of_one_spi_are_distinguished() {
 
 #[test]
 fn tunnel_sa_refuses_transport_packet() {
-    let wrapping = Wrapping::transport4();
+    let wrapping = IpsecSetup::transport4();
     let packet = packets::udp("192.0.2.1:7", "192.0.2.2:9", b"payload");
-    let wire = Pair::new(&wrapping).left.outbound(vec![packet]).0;
-    let mut right = Pair::without_states(&wrapping).right;
+    let wire = TestGatewayPair::new(&wrapping).left.outbound(vec![packet]).0;
+    let mut right = TestGatewayPair::without_sas(&wrapping).right;
     right.add_sa(uxfrm_engine::SaConfig {
         mode: Mode::Tunnel,
-        ..wrapping.sa(Way::Right, FIRST_SPI)
+        ..wrapping.sa(PairDirection::LeftToRight, FIRST_SPI)
     });
-    assert_eq!(fate(right, wire), Err(DropReason::InModeMismatch));
+    assert_eq!(inbound_outcome(right, wire), Err(DropReason::InModeMismatch));
 }
 
 /// An error from a router behind the left gateway, about a datagram that came from behind the right
@@ -525,46 +558,52 @@ fn router_error(about: &PacketBuf) -> PacketBuf {
 
 #[test]
 fn icmp_errors_pass_by_icmp_flag() {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     let there = packets::udp("10.2.0.5:9", "10.1.0.5:7", b"hello");
     let elsewhere = packets::udp("10.2.0.5:9", "10.9.0.5:7", b"hello");
     let gateway = |state_flag: bool, policy_flag: bool| {
-        let mut right = Pair::without_states(&wrapping).right;
-        let mut state = wrapping.sa(Way::Right, FIRST_SPI);
+        let mut right = TestGatewayPair::without_sas(&wrapping).right;
+        let mut state = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI);
         let host = |text: &str| uxfrm_engine::Prefix::host(text.parse().unwrap());
         state.selector = Some(Selector { source: host("10.1.0.5"), ..Selector::any(Family::V4) });
         state.flags.set(uxfrm_engine::sa::config::SaFlags::ICMP, state_flag);
         right.add_sa(state);
         let kind = uxfrm_engine::PolicyKind::Main;
         right.database.apply(right.now, |change| change.flush_policies(kind));
-        let mut policy = wrapping.policy(Direction::Forward, Way::Right);
+        let mut policy = wrapping.policy(Direction::Forward, PairDirection::LeftToRight);
         policy.selector.source = host("10.1.0.5");
         policy.flags.set(PolicyFlags::ICMP, policy_flag);
         right.add_policy(policy);
         right
     };
     let error = |about| sealed(router_error(about));
-    assert_eq!(fate(gateway(true, true), error(&there)), Ok(()));
-    assert_eq!(fate(gateway(true, false), error(&there)), Err(DropReason::InNoPolicy));
-    assert_eq!(fate(gateway(false, true), error(&there)), Err(DropReason::InSelectorMismatch));
-    assert_eq!(fate(gateway(true, true), error(&elsewhere)), Err(DropReason::InSelectorMismatch));
+    assert_eq!(inbound_outcome(gateway(true, true), error(&there)), Ok(()));
+    assert_eq!(inbound_outcome(gateway(true, false), error(&there)), Err(DropReason::InNoPolicy));
+    assert_eq!(
+        inbound_outcome(gateway(false, true), error(&there)),
+        Err(DropReason::InSelectorMismatch)
+    );
+    assert_eq!(
+        inbound_outcome(gateway(true, true), error(&elsewhere)),
+        Err(DropReason::InSelectorMismatch)
+    );
 }
 
 /// The same for errors about what the host itself sent: of Linux's flags only the state's counts
 /// there (`net/ipv4/icmp.c: icmp_rcv`).
 #[test]
 fn icmp_errors_for_host_pass_by_icmp_flag() {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     let host = |text: &str| uxfrm_engine::Prefix::host(text.parse().unwrap());
     let gateway = |state_flag: bool, action: Action| {
-        let mut right = Pair::without_states(&wrapping).right;
-        let mut state = wrapping.sa(Way::Right, FIRST_SPI);
+        let mut right = TestGatewayPair::without_sas(&wrapping).right;
+        let mut state = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI);
         state.selector = Some(Selector { source: host("10.1.0.5"), ..Selector::any(Family::V4) });
         state.flags.set(uxfrm_engine::sa::config::SaFlags::ICMP, state_flag);
         right.add_sa(state);
         let kind = uxfrm_engine::PolicyKind::Main;
         right.database.apply(right.now, |change| change.flush_policies(kind));
-        let mut policy = wrapping.policy(Direction::In, Way::Right);
+        let mut policy = wrapping.policy(Direction::In, PairDirection::LeftToRight);
         policy.selector = Selector { source: host("10.1.0.5"), ..Selector::any(Family::V4) };
         policy.action = action;
         right.add_policy(policy);
@@ -578,28 +617,31 @@ fn icmp_errors_for_host_pass_by_icmp_flag() {
         message[2..4].copy_from_slice(&checksum.to_be_bytes());
         let (router, sender) = ("10.1.0.254".parse().unwrap(), "192.0.2.2".parse().unwrap());
         let bytes = packets::ip(router, sender, uxfrm_packet::Protocol::ICMP, &message);
-        let mut left = Pair::new(&wrapping).left;
-        let mut all = wrapping.policy(Direction::Out, Way::Right);
+        let mut left = TestGatewayPair::new(&wrapping).left;
+        let mut all = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
         all.selector = Selector::any(Family::V4);
         left.add_policy(all);
         left.outbound(vec![PacketBuf::from_slice(&bytes)]).0
     };
     let (there, elsewhere) = ("10.1.0.5:7", "10.9.0.5:7");
-    assert_eq!(fate(gateway(true, Action::Allow), error(there)), Ok(()));
+    assert_eq!(inbound_outcome(gateway(true, Action::Allow), error(there)), Ok(()));
     let mismatch = Err(DropReason::InSelectorMismatch);
-    assert_eq!(fate(gateway(false, Action::Allow), error(there)), mismatch);
-    assert_eq!(fate(gateway(true, Action::Allow), error(elsewhere)), mismatch);
-    assert_eq!(fate(gateway(true, Action::Block), error(there)), Err(DropReason::InNoPolicy));
+    assert_eq!(inbound_outcome(gateway(false, Action::Allow), error(there)), mismatch);
+    assert_eq!(inbound_outcome(gateway(true, Action::Allow), error(elsewhere)), mismatch);
+    assert_eq!(
+        inbound_outcome(gateway(true, Action::Block), error(there)),
+        Err(DropReason::InNoPolicy)
+    );
 }
 
 /// What has passed for the sake of one flow says nothing of another error, which differs in nothing
 /// but the flow that it is about.
 #[test]
 fn passed_icmp_error_caches_nothing() {
-    let wrapping = Wrapping::tunnel4();
-    let mut pair = Pair::without_states(&wrapping);
-    pair.left.add_sa(wrapping.sa(Way::Right, FIRST_SPI));
-    let mut state = wrapping.sa(Way::Right, FIRST_SPI);
+    let wrapping = IpsecSetup::tunnel4();
+    let mut pair = TestGatewayPair::without_sas(&wrapping);
+    pair.left.add_sa(wrapping.sa(PairDirection::LeftToRight, FIRST_SPI));
+    let mut state = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI);
     let source = uxfrm_engine::Prefix::host("10.1.0.5".parse().unwrap());
     state.selector = Some(Selector { source, ..Selector::any(Family::V4) });
     state.flags |= uxfrm_engine::sa::config::SaFlags::ICMP;
@@ -616,19 +658,19 @@ fn passed_icmp_error_caches_nothing() {
 /// about.
 #[test]
 fn icmp_error_is_checked_behind_uncovered_packets() {
-    let wrapping = Wrapping::transport4();
+    let wrapping = IpsecSetup::transport4();
     let through = "192.0.2.9".parse().unwrap();
     let state = || {
-        let mut state = wrapping.sa(Way::Right, FIRST_SPI);
+        let mut state = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI);
         state.id.destination = through;
         state
     };
     let policy = |direction| {
-        let mut policy = wrapping.policy(direction, Way::Right);
+        let mut policy = wrapping.policy(direction, PairDirection::LeftToRight);
         policy.selector.destination = uxfrm_engine::Prefix::host(through);
         policy
     };
-    let mut pair = Pair::without_states(&wrapping);
+    let mut pair = TestGatewayPair::without_sas(&wrapping);
     pair.left.add_sa(state());
     pair.left.add_policy(policy(Direction::Out));
     pair.right.add_sa(state());

@@ -12,35 +12,36 @@ use uxfrm_engine::sa::config::SaFlags;
 use uxfrm_engine::{Direction, DropReason, Mark, Spi, UdpEncapKind, WireHeaders};
 use uxfrm_packet::{IpPacket, PacketBuf};
 use uxfrm_testkit::{
-    FIRST_SPI, Gateway, Listener, LossyWire, Pair, Rng, Troubles, Way, Wrapping, packets,
+    FIRST_SPI, IpsecSetup, LossyWire, PairDirection, PlaintextDetector, Rng, TestGateway,
+    TestGatewayPair, WireImpairments, packets,
 };
 
 const MARKER: &[u8] = b"never-seen-on-the-wire:";
 const SECONDS: u32 = 3600;
-const TROUBLES: Troubles = Troubles { dropped: 50, doubled: 50, delayed: 100 };
+const TROUBLES: WireImpairments = WireImpairments { dropped: 50, duplicated: 50, delayed: 100 };
 
 /// Numbered packets of one way, and which of them arrived.
 struct Stream {
-    way: Way,
+    way: PairDirection,
     wire: LossyWire,
-    listener: Listener,
+    listener: PlaintextDetector,
     arrived: Vec<bool>,
 }
 
 impl Stream {
-    fn new(way: Way) -> Self {
+    fn new(way: PairDirection) -> Self {
         let wire = LossyWire::new(TROUBLES, way as u64);
-        Self { way, wire, listener: Listener::new(MARKER), arrived: Vec::new() }
+        Self { way, wire, listener: PlaintextDetector::new(MARKER), arrived: Vec::new() }
     }
 
     /// A second's packets: some at once, some alone.
-    fn send(&mut self, pair: &mut Pair, rng: &mut Rng) {
+    fn send(&mut self, pair: &mut TestGatewayPair, rng: &mut Rng) {
         for _ in 0..4 {
             let burst = 1 + rng.below(9);
             let sent = (0..burst).map(|_| self.next_packet()).collect();
             let from = match self.way {
-                Way::Right => &mut pair.left,
-                Way::Left => &mut pair.right,
+                PairDirection::LeftToRight => &mut pair.left,
+                PairDirection::RightToLeft => &mut pair.right,
             };
             let (wire, host) = from.outbound(sent);
             assert!(host.is_empty());
@@ -50,10 +51,10 @@ impl Stream {
         }
     }
 
-    fn receive(&mut self, pair: &mut Pair, packets: Vec<PacketBuf>) {
+    fn receive(&mut self, pair: &mut TestGatewayPair, packets: Vec<PacketBuf>) {
         let to = match self.way {
-            Way::Right => &mut pair.right,
-            Way::Left => &mut pair.left,
+            PairDirection::LeftToRight => &mut pair.right,
+            PairDirection::RightToLeft => &mut pair.left,
         };
         for packet in to.inbound(packets) {
             let ip = IpPacket::parse(packet.bytes()).unwrap();
@@ -68,20 +69,21 @@ impl Stream {
         let payload = [MARKER, self.arrived.len().to_string().as_bytes()].concat();
         self.arrived.push(false);
         let (source, destination) = match self.way {
-            Way::Right => ("10.1.0.1:7", "10.2.0.1:9"),
-            Way::Left => ("10.2.0.1:9", "10.1.0.1:7"),
+            PairDirection::LeftToRight => ("10.1.0.1:7", "10.2.0.1:9"),
+            PairDirection::RightToLeft => ("10.2.0.1:9", "10.1.0.1:7"),
         };
         packets::udp(source, destination, &payload)
     }
 }
 
 /// How two ends get from one pair of states to the next, with traffic in between.
-type Rekey = fn(&mut Pair, &Wrapping, u32, &mut [Stream; 2], &mut Rng);
+type Rekey = fn(&mut TestGatewayPair, &IpsecSetup, u32, &mut [Stream; 2], &mut Rng);
 
-fn an_hour(wrapping: &Wrapping, rekey: Rekey) {
-    let mut pair = Pair::new(wrapping);
+fn an_hour(wrapping: &IpsecSetup, rekey: Rekey) {
+    let mut pair = TestGatewayPair::new(wrapping);
     let mut rng = Rng::new(42);
-    let mut streams = [Stream::new(Way::Right), Stream::new(Way::Left)];
+    let mut streams =
+        [Stream::new(PairDirection::LeftToRight), Stream::new(PairDirection::RightToLeft)];
     for second in 1..=SECONDS {
         pair.wait(Duration::from_secs(1));
         for stream in &mut streams {
@@ -99,45 +101,48 @@ fn an_hour(wrapping: &Wrapping, rekey: Rekey) {
         let arrived = stream.arrived.iter().filter(|arrived| **arrived).count() as u64;
         assert_eq!(stream.listener.seen, 0, "nothing leaves plain");
         assert_eq!(arrived + stream.wire.lost, stream.arrived.len() as u64, "only the wire loses");
-        assert!(stream.wire.lost > 1000 && stream.wire.doubled > 1000, "the wire is bad");
+        assert!(stream.wire.lost > 1000 && stream.wire.duplicated > 1000, "the wire is bad");
     }
     let [right, left] = &streams;
-    assert_eq!(pair.right.reasons(), [(DropReason::InReplay, right.wire.doubled)]);
-    assert_eq!(pair.left.reasons(), [(DropReason::InReplay, left.wire.doubled)]);
+    assert_eq!(pair.right.reasons(), [(DropReason::InReplay, right.wire.duplicated)]);
+    assert_eq!(pair.left.reasons(), [(DropReason::InReplay, left.wire.duplicated)]);
     pair.assert_accounts();
 }
 
 /// The simplest way: the one who was asked has both states first, and traffic goes on in between.
 fn at_once(
-    pair: &mut Pair,
-    wrapping: &Wrapping,
+    pair: &mut TestGatewayPair,
+    wrapping: &IpsecSetup,
     spi: u32,
     streams: &mut [Stream; 2],
     rng: &mut Rng,
 ) {
-    pair.right.add_sa(wrapping.sa(Way::Right, spi));
+    pair.right.add_sa(wrapping.sa(PairDirection::LeftToRight, spi));
     streams[0].send(pair, rng);
-    pair.left.add_sa(wrapping.sa(Way::Left, spi + 1));
-    pair.left.add_sa(wrapping.sa(Way::Right, spi));
+    pair.left.add_sa(wrapping.sa(PairDirection::RightToLeft, spi + 1));
+    pair.left.add_sa(wrapping.sa(PairDirection::LeftToRight, spi));
     streams[0].send(pair, rng);
     streams[1].send(pair, rng);
-    pair.right.add_sa(wrapping.sa(Way::Left, spi + 1));
+    pair.right.add_sa(wrapping.sa(PairDirection::RightToLeft, spi + 1));
 }
 
 /// As charon does it, in turn begun by either end: ALLOCSPI and UPDSA of what it receives, NEWSA of
 /// what it sends, UPDPOLICY of all three, the SPI in the template for the way out, DELSA of the old
 /// one. Who answers sends with the old state until the other deletes it.
 fn as_charon(
-    pair: &mut Pair,
-    wrapping: &Wrapping,
+    pair: &mut TestGatewayPair,
+    wrapping: &IpsecSetup,
     spi: u32,
     streams: &mut [Stream; 2],
     rng: &mut Rng,
 ) {
-    let ends = [(Way::Right, Way::Left), (Way::Left, Way::Right)];
+    let ends = [
+        (PairDirection::LeftToRight, PairDirection::RightToLeft),
+        (PairDirection::RightToLeft, PairDirection::LeftToRight),
+    ];
     let [(out, back), _] = if spi & 2 == 0 { ends } else { [ends[1], ends[0]] };
-    let spi_of = |way| if way == Way::Right { spi } else { spi + 1 };
-    let traffic = |pair: &mut Pair, streams: &mut [Stream; 2], rng: &mut Rng| {
+    let spi_of = |way| if way == PairDirection::LeftToRight { spi } else { spi + 1 };
+    let traffic = |pair: &mut TestGatewayPair, streams: &mut [Stream; 2], rng: &mut Rng| {
         streams.iter_mut().for_each(|stream| stream.send(pair, rng));
     };
     sender(pair, back).add_sa(wrapping.sa(out, spi_of(out)));
@@ -153,7 +158,12 @@ fn as_charon(
 }
 
 /// NEWSA of the new outbound state, and UPDPOLICY of all policies.
-fn switch(gateway: &mut Gateway, wrapping: &Wrapping, (out, back): (Way, Way), spi: u32) {
+fn switch(
+    gateway: &mut TestGateway,
+    wrapping: &IpsecSetup,
+    (out, back): (PairDirection, PairDirection),
+    spi: u32,
+) {
     gateway.add_sa(wrapping.sa(out, spi));
     let mut policy = wrapping.policy(Direction::Out, out);
     policy.templates[0].spi = Spi(spi);
@@ -163,16 +173,17 @@ fn switch(gateway: &mut Gateway, wrapping: &Wrapping, (out, back): (Way, Way), s
     }
 }
 
-fn sender(pair: &mut Pair, way: Way) -> &mut Gateway {
+fn sender(pair: &mut TestGatewayPair, way: PairDirection) -> &mut TestGateway {
     match way {
-        Way::Right => &mut pair.left,
-        Way::Left => &mut pair.right,
+        PairDirection::LeftToRight => &mut pair.left,
+        PairDirection::RightToLeft => &mut pair.right,
     }
 }
 
-fn retire(pair: &mut Pair, wrapping: &Wrapping, spi: u32) {
+fn retire(pair: &mut TestGatewayPair, wrapping: &IpsecSetup, spi: u32) {
     for gateway in [&mut pair.left, &mut pair.right] {
-        for (way, spi) in [(Way::Right, spi), (Way::Left, spi + 1)] {
+        for (way, spi) in [(PairDirection::LeftToRight, spi), (PairDirection::RightToLeft, spi + 1)]
+        {
             let id = wrapping.sa(way, spi).id;
             // Gone already where the rekeying deleted it.
             let _gone =
@@ -184,12 +195,13 @@ fn retire(pair: &mut Pair, wrapping: &Wrapping, spi: u32) {
 /// A worker remembers the states that its batches met, and with them their keys.
 #[test]
 fn idle_worker_releases_removed_sas() {
-    let wrapping = Wrapping::tunnel4();
-    let mut pair = Pair::new(&wrapping);
+    let wrapping = IpsecSetup::tunnel4();
+    let mut pair = TestGatewayPair::new(&wrapping);
     assert_eq!(pair.left_to_right(vec![packets::udp("10.1.0.1:7", "10.2.0.1:9", b"hi")]).len(), 1);
     for gateway in [&mut pair.left, &mut pair.right] {
-        let id = wrapping.sa(Way::Right, FIRST_SPI).id;
-        let delete = |change: &mut uxfrm_engine::Change<'_>| change.delete_sa(id, Mark::default());
+        let id = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI).id;
+        let delete =
+            |change: &mut uxfrm_engine::Transaction<'_>| change.delete_sa(id, Mark::default());
         let gone = Arc::downgrade(&gateway.database.apply(gateway.now, delete).unwrap());
         assert!(gone.upgrade().is_some(), "there was no batch since");
         gateway.worker.refresh();
@@ -201,17 +213,17 @@ fn idle_worker_releases_removed_sas() {
 
 #[test]
 fn rekey_every_second_loses_and_doubles_nothing() {
-    an_hour(&Wrapping { flags: SaFlags::ESN, window: 128, ..Wrapping::tunnel4() }, at_once);
+    an_hour(&IpsecSetup { flags: SaFlags::ESN, window: 128, ..IpsecSetup::tunnel4() }, at_once);
 }
 
 #[test]
 fn charon_style_rekey_loses_nothing() {
-    an_hour(&Wrapping { flags: SaFlags::ESN, window: 128, ..Wrapping::tunnel4() }, as_charon);
+    an_hour(&IpsecSetup { flags: SaFlags::ESN, window: 128, ..IpsecSetup::tunnel4() }, as_charon);
 }
 
 #[test]
 fn rekey_behind_udp_sockets_loses_nothing() {
-    let mut wrapping = Wrapping { window: 128, ..Wrapping::tunnel4() };
+    let mut wrapping = IpsecSetup { window: 128, ..IpsecSetup::tunnel4() };
     wrapping.encap = Some(UdpEncapKind::Esp);
     wrapping.settings.headers = WireHeaders::UdpSocket;
     an_hour(&wrapping, at_once);
@@ -221,9 +233,9 @@ fn rekey_behind_udp_sockets_loses_nothing() {
 /// is there.
 #[test]
 fn youngest_sa_is_used_at_once() {
-    let wrapping = Wrapping::tunnel4();
-    let mut pair = Pair::new(&wrapping);
-    let spi = |pair: &mut Pair| {
+    let wrapping = IpsecSetup::tunnel4();
+    let mut pair = TestGatewayPair::new(&wrapping);
+    let spi = |pair: &mut TestGatewayPair| {
         let packet = packets::udp("10.1.0.1:7", "10.2.0.1:9", b"which");
         let (wire, _) = pair.left.outbound(vec![packet]);
         u32::from_be_bytes(wire[0].bytes()[20..24].try_into().unwrap())
@@ -234,11 +246,11 @@ fn youngest_sa_is_used_at_once() {
     // chains.
     for (wait, new) in [(0, 0x20), (1, 0x10), (1, 0x30)] {
         pair.wait(Duration::from_secs(wait));
-        pair.left.add_sa(wrapping.sa(Way::Right, new));
+        pair.left.add_sa(wrapping.sa(PairDirection::LeftToRight, new));
         assert_eq!(spi(&mut pair), new, "at once");
     }
     for (gone, next) in [(0x10, 0x30), (0x30, 0x20), (0x20, old)] {
-        let id = wrapping.sa(Way::Right, gone).id;
+        let id = wrapping.sa(PairDirection::LeftToRight, gone).id;
         let left = &mut pair.left;
         left.database.apply(left.now, |change| change.delete_sa(id, Mark::default())).unwrap();
         assert_eq!(spi(&mut pair), next);

@@ -8,7 +8,9 @@ use uxfrm_engine::sa::config::SaFlags;
 use uxfrm_engine::{Family, HostPort, Mode, UdpEncapKind, UdpSuper, WireHeaders};
 use uxfrm_packet::{IpPacket, checksum::Verification};
 use uxfrm_packet::{PacketBuf, Protocol, Segments, checksum};
-use uxfrm_testkit::{Listener, Pair, Suite, Way, Wrapping, packets};
+use uxfrm_testkit::{
+    EspSuite, IpsecSetup, PairDirection, PlaintextDetector, TestGatewayPair, packets,
+};
 
 const MARKER: &[u8] = b"SECRET-PLAINTEXT";
 
@@ -25,12 +27,12 @@ fn shapes() -> Vec<(Mode, Family, Family)> {
 }
 
 /// A datagram between the hosts of a wrapping.
-fn datagram(wrapping: &Wrapping, way: Way, payload: &[u8]) -> PacketBuf {
+fn datagram(wrapping: &IpsecSetup, way: PairDirection, payload: &[u8]) -> PacketBuf {
     let (source, destination) = ends(wrapping, way);
     packets::udp(&source, &destination, payload)
 }
 
-fn ends(wrapping: &Wrapping, way: Way) -> (String, String) {
+fn ends(wrapping: &IpsecSetup, way: PairDirection) -> (String, String) {
     let (source, destination) = wrapping.hosts(way);
     (
         std::net::SocketAddr::new(source, 7).to_string(),
@@ -43,17 +45,17 @@ fn marked(len: usize) -> Vec<u8> {
 }
 
 /// Sends packets of many sizes both ways and compares what arrives byte for byte.
-fn exercise(wrapping: &Wrapping) {
-    let mut pair = Pair::new(wrapping);
-    let mut listener = Listener::new(MARKER);
+fn exercise(wrapping: &IpsecSetup) {
+    let mut pair = TestGatewayPair::new(wrapping);
+    let mut listener = PlaintextDetector::new(MARKER);
     for len in [16, 17, 18, 19, 20, 63, 64, 65, 255, 1000, 1300] {
-        for way in [Way::Right, Way::Left] {
+        for way in [PairDirection::LeftToRight, PairDirection::RightToLeft] {
             let sent: Vec<PacketBuf> =
                 (0..3).map(|_| datagram(wrapping, way, &marked(len))).collect();
             let plain: Vec<Vec<u8>> = sent.iter().map(|packet| packet.bytes().to_vec()).collect();
             let arrived = match way {
-                Way::Right => pair.left_to_right(sent),
-                Way::Left => pair.right_to_left(sent),
+                PairDirection::LeftToRight => pair.left_to_right(sent),
+                PairDirection::RightToLeft => pair.right_to_left(sent),
             };
             let arrived: Vec<Vec<u8>> =
                 arrived.iter().map(|packet| comparable(wrapping, packet.bytes())).collect();
@@ -66,16 +68,16 @@ fn exercise(wrapping: &Wrapping) {
                 pair.left.reasons(),
                 pair.right.reasons()
             );
-            listener.listen(&pair.on_the_wire);
+            listener.listen(&pair.last_on_wire);
         }
     }
-    assert_eq!(listener.seen == 0, wrapping.suite.hides(), "{wrapping:?}");
+    assert_eq!(listener.seen == 0, wrapping.suite.encrypts(), "{wrapping:?}");
     pair.assert_accounts();
 }
 
 /// Behind a UDP socket the header of transport mode is lost: id, DF, TTL and checksum are not the
 /// sender's.
-fn comparable(wrapping: &Wrapping, packet: &[u8]) -> Vec<u8> {
+fn comparable(wrapping: &IpsecSetup, packet: &[u8]) -> Vec<u8> {
     let mut packet = packet.to_vec();
     let rebuilt = wrapping.settings.headers == WireHeaders::UdpSocket
         && wrapping.mode == Mode::Transport
@@ -90,9 +92,9 @@ fn comparable(wrapping: &Wrapping, packet: &[u8]) -> Vec<u8> {
 #[test]
 fn every_header_form_and_transform_round_trips() {
     for (mode, inner, outer) in shapes() {
-        for suite in Suite::ALL {
+        for suite in EspSuite::ALL {
             for flags in [SaFlags::empty(), SaFlags::ESN] {
-                exercise(&Wrapping { suite, flags, ..Wrapping::new(mode, inner, outer) });
+                exercise(&IpsecSetup { suite, flags, ..IpsecSetup::new(mode, inner, outer) });
             }
         }
     }
@@ -103,7 +105,7 @@ fn esp_in_udp_round_trips() {
     for (mode, inner, outer) in shapes() {
         for kind in [UdpEncapKind::Esp, UdpEncapKind::NonIke] {
             for headers in [WireHeaders::Engine, WireHeaders::UdpSocket] {
-                let mut wrapping = Wrapping::new(mode, inner, outer);
+                let mut wrapping = IpsecSetup::new(mode, inner, outer);
                 wrapping.encap = Some(kind);
                 wrapping.settings.headers = headers;
                 exercise(&wrapping);
@@ -116,13 +118,13 @@ fn esp_in_udp_round_trips() {
 fn udp_checksums_are_right_over_ipv6_and_absent_over_ipv4() {
     for (outer, expected) in [(Family::V6, Verification::Right), (Family::V4, Verification::Absent)]
     {
-        let wrapping = Wrapping {
+        let wrapping = IpsecSetup {
             encap: Some(UdpEncapKind::Esp),
-            ..Wrapping::new(Mode::Tunnel, Family::V4, outer)
+            ..IpsecSetup::new(Mode::Tunnel, Family::V4, outer)
         };
-        let mut pair = Pair::new(&wrapping);
-        pair.left_to_right(vec![datagram(&wrapping, Way::Right, b"hello")]);
-        let bytes = pair.on_the_wire[0].bytes();
+        let mut pair = TestGatewayPair::new(&wrapping);
+        pair.left_to_right(vec![datagram(&wrapping, PairDirection::LeftToRight, b"hello")]);
+        let bytes = pair.last_on_wire[0].bytes();
         let ip = IpPacket::parse(bytes).unwrap();
         assert_eq!((ip.protocol, checksum::verify(&ip, bytes)), (Protocol::UDP, expected));
     }
@@ -136,8 +138,9 @@ fn super_packets_round_trip_as_bursts() {
             (Some(UdpEncapKind::Esp), WireHeaders::Engine),
             (Some(UdpEncapKind::Esp), WireHeaders::UdpSocket),
         ] {
-            for suite in [Suite::Gcm128, Suite::CbcSha1] {
-                let mut wrapping = Wrapping { encap, suite, ..Wrapping::new(mode, inner, outer) };
+            for suite in [EspSuite::Gcm128, EspSuite::CbcSha1] {
+                let mut wrapping =
+                    IpsecSetup { encap, suite, ..IpsecSetup::new(mode, inner, outer) };
                 wrapping.settings.headers = headers;
                 wrapping.settings.host = HostPort::SuperPackets { udp: UdpSuper::Refused };
                 super_packet(&wrapping);
@@ -146,18 +149,18 @@ fn super_packets_round_trip_as_bursts() {
     }
 }
 
-fn super_packet(wrapping: &Wrapping) {
-    let mut pair = Pair::new(wrapping);
-    let (source, destination) = ends(wrapping, Way::Right);
+fn super_packet(wrapping: &IpsecSetup) {
+    let mut pair = TestGatewayPair::new(wrapping);
+    let (source, destination) = ends(wrapping, PairDirection::LeftToRight);
     let payload = marked(50_000);
     let sent = packets::tcp_super(&source, &destination, &payload, 1300);
     let (wire, _) = pair.left.outbound(vec![sent]);
     assert_eq!(pair.left.worker.outward().sent, 39, "{wrapping:?} {:?}", pair.left.reasons());
-    let mut listener = Listener::new(MARKER);
+    let mut listener = PlaintextDetector::new(MARKER);
     listener.listen(&wire);
     assert_eq!(listener.seen, 0);
     for train in &wire {
-        let Segments::Train { stride } = train.segments else { panic!("a train: {train:?}") };
+        let Segments::Burst { stride } = train.segments else { panic!("a train: {train:?}") };
         assert!(train.len() <= 65_000 && train.len() > stride.into());
         assert_eq!(train.udp.is_some(), headerless(wrapping));
     }
@@ -184,13 +187,13 @@ fn super_packet(wrapping: &Wrapping) {
 #[test]
 fn remainder_behind_full_bursts_leaves() {
     for encap in [None, Some(UdpEncapKind::Esp)] {
-        let mut wrapping = Wrapping { encap, ..Wrapping::tunnel4() };
+        let mut wrapping = IpsecSetup { encap, ..IpsecSetup::tunnel4() };
         wrapping.settings.host = HostPort::SuperPackets { udp: UdpSuper::Refused };
         for mss in [1400_u16, 700] {
             for full in 60_000 / usize::from(mss)..64_000 / usize::from(mss) {
-                let mut pair = Pair::new(&wrapping);
+                let mut pair = TestGatewayPair::new(&wrapping);
                 let payload = marked(full * usize::from(mss) + 100);
-                let (source, destination) = ends(&wrapping, Way::Right);
+                let (source, destination) = ends(&wrapping, PairDirection::LeftToRight);
                 let sent = packets::tcp_super(&source, &destination, &payload, mss);
                 let arrived = pair.left_to_right(vec![sent]);
                 let joined: Vec<u8> =
@@ -202,7 +205,7 @@ fn remainder_behind_full_bursts_leaves() {
     }
 }
 
-fn headerless(wrapping: &Wrapping) -> bool {
+fn headerless(wrapping: &IpsecSetup) -> bool {
     wrapping.encap.is_some() && wrapping.settings.headers == WireHeaders::UdpSocket
 }
 

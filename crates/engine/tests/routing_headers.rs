@@ -8,7 +8,7 @@ use std::net::Ipv6Addr;
 
 use uxfrm_engine::{Direction, DropReason, Family, Mode, PolicyKind, PortMask, Prefix};
 use uxfrm_packet::{PacketBuf, Protocol};
-use uxfrm_testkit::{Pair, Way, Wrapping, packets};
+use uxfrm_testkit::{IpsecSetup, PairDirection, TestGatewayPair, packets};
 
 /// A datagram by way of `fd88::1` behind this chain of headers, of which the first is of this kind.
 fn led_on(first: u8, headers: &[&[u8]]) -> PacketBuf {
@@ -27,7 +27,7 @@ fn routing(next: u8, kind: u8, [left, last]: [u8; 2], stops: &[&str]) -> Vec<u8>
 
 #[test]
 fn routing_header_cannot_reach_protected_destination() {
-    let wrapping = Wrapping::new(Mode::Tunnel, Family::V6, Family::V4);
+    let wrapping = IpsecSetup::new(Mode::Tunnel, Family::V6, Family::V4);
     let (end, by) = ("fd00:2::1", "fd88::1");
     let segments = routing(17, 4, [1, 1], &[end, by]);
     let before_atomic = routing(44, 4, [1, 1], &[end, by]);
@@ -56,9 +56,9 @@ fn routing_header_cannot_reach_protected_destination() {
     // Where a policy asks for ports, fragments wait for the whole.
     for beside_ports in [false, true] {
         for (name, first, headers, passes) in cases {
-            let mut left = Pair::new(&wrapping).left;
+            let mut left = TestGatewayPair::new(&wrapping).left;
             if beside_ports {
-                let mut other = wrapping.policy(Direction::Out, Way::Right);
+                let mut other = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
                 other.selector.destination = "fd66::1".parse().map(Prefix::host).unwrap();
                 other.selector.protocol = 6;
                 other.selector.destination_port = PortMask::exactly(7000);
@@ -67,16 +67,16 @@ fn routing_header_cannot_reach_protected_destination() {
             let (wire, _) = left.outbound(vec![led_on(first, headers)]);
             let reasons = if passes { vec![] } else { vec![(DropReason::OutUnprotected, 1)] };
             assert_eq!((wire.len(), left.reasons()), (usize::from(passes), reasons), "{name}");
-            left.assert_accounts();
+            left.assert_packets_accounted();
         }
     }
 }
 
 #[test]
 fn routing_headers_pass_without_protect_policy() {
-    let wrapping = Wrapping::new(Mode::Tunnel, Family::V6, Family::V4);
+    let wrapping = IpsecSetup::new(Mode::Tunnel, Family::V6, Family::V4);
     for header in [routing(17, 4, [1, 0], &["fd00:2::1"]), routing(17, 253, [1, 0], &["fd99::1"])] {
-        let mut left = Pair::new(&wrapping).left;
+        let mut left = TestGatewayPair::new(&wrapping).left;
         left.database.apply(left.now, |change| change.flush_policies(PolicyKind::Main));
         assert_eq!(left.outbound(vec![led_on(43, &[&header])]).0.len(), 1);
     }

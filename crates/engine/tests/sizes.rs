@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use uxfrm_engine::sa::config::{SaExtraFlags, SaFlags};
 use uxfrm_engine::{
-    Direction, DropReason, Event, Family, Host, Mode, Reqid, Settings, UdpEncapKind, WireHeaders,
+    Direction, DropReason, Event, Family, HostView, Mode, Reqid, Settings, UdpEncapKind,
+    WireHeaders,
 };
 use uxfrm_packet::{Fragment, IpPacket, PacketBuf, Protocol, icmp::Icmp, icmpv6::Icmpv6};
-use uxfrm_testkit::{Pair, Suite, Way, Wrapping, packets};
+use uxfrm_testkit::{EspSuite, IpsecSetup, PairDirection, TestGatewayPair, packets};
 
 const LEFT: &str = "10.1.0.1:7";
 const RIGHT: &str = "10.2.0.1:9";
@@ -24,15 +25,15 @@ fn of_length(len: usize) -> PacketBuf {
 #[test]
 fn too_big_packet_is_answered_with_mtu() {
     for (suite, encap, inner_mtu) in [
-        (Suite::Gcm128, None, 1446),
-        (Suite::Gcm128, Some(UdpEncapKind::Esp), 1438),
-        (Suite::CbcSha1, None, 1438),
+        (EspSuite::Gcm128, None, 1446),
+        (EspSuite::Gcm128, Some(UdpEncapKind::Esp), 1438),
+        (EspSuite::CbcSha1, None, 1438),
     ] {
-        let wrapping = Wrapping { suite, encap, ..Wrapping::tunnel4() };
-        let mut pair = Pair::new(&wrapping);
+        let wrapping = IpsecSetup { suite, encap, ..IpsecSetup::tunnel4() };
+        let mut pair = TestGatewayPair::new(&wrapping);
         let fits = packets::dont_fragment(of_length(inner_mtu));
         assert_eq!(pair.left_to_right(vec![fits]).len(), 1);
-        assert!(pair.on_the_wire[0].len() <= 1500);
+        assert!(pair.last_on_wire[0].len() <= 1500);
         let (wire, host) =
             pair.left.outbound(vec![packets::dont_fragment(of_length(inner_mtu + 1))]);
         assert!(wire.is_empty());
@@ -48,9 +49,9 @@ fn too_big_packet_is_answered_with_mtu() {
 #[test]
 fn ipv6_sender_is_told_at_least_minimum_mtu() {
     for (mtu, told) in [(1500, 1426), (1300, 1280)] {
-        let mut wrapping = Wrapping::new(Mode::Tunnel, Family::V6, Family::V6);
+        let mut wrapping = IpsecSetup::new(Mode::Tunnel, Family::V6, Family::V6);
         wrapping.settings.mtu = mtu;
-        let mut pair = Pair::new(&wrapping);
+        let mut pair = TestGatewayPair::new(&wrapping);
         let large = packets::udp("[fd00:1::1]:7", "[fd00:2::1]:9", &vec![0; told + 1 - 48]);
         let (wire, host) = pair.left.outbound(vec![large]);
         assert!(wire.is_empty());
@@ -61,7 +62,7 @@ fn ipv6_sender_is_told_at_least_minimum_mtu() {
         // What it was told arrives, in outer fragments if need be.
         let fits = packets::udp("[fd00:1::1]:7", "[fd00:2::1]:9", &vec![0; told - 48]);
         assert_eq!(pair.left_to_right(vec![fits]).len(), 1);
-        assert!(pair.on_the_wire.iter().all(|packet| packet.len() <= mtu.into()));
+        assert!(pair.last_on_wire.iter().all(|packet| packet.len() <= mtu.into()));
         pair.assert_accounts();
     }
 }
@@ -72,10 +73,10 @@ fn ipv6_sender_is_told_at_least_minimum_mtu() {
 fn ipv6_minimum_mtu_is_fragmented_by_socket() {
     for (outer, mtu) in [(Family::V4, 1300), (Family::V6, 1300), (Family::V4, 1500)] {
         let encap = Some(UdpEncapKind::Esp);
-        let mut wrapping = Wrapping { encap, ..Wrapping::new(Mode::Tunnel, Family::V6, outer) };
+        let mut wrapping = IpsecSetup { encap, ..IpsecSetup::new(Mode::Tunnel, Family::V6, outer) };
         wrapping.settings.mtu = mtu;
         wrapping.settings.headers = WireHeaders::UdpSocket;
-        let mut pair = Pair::new(&wrapping);
+        let mut pair = TestGatewayPair::new(&wrapping);
         let datagram =
             |len: usize| packets::udp("[fd00:1::1]:7", "[fd00:2::1]:9", &vec![0; len - 48]);
         let several = packets::tcp_super("[fd00:1::1]:7", "[fd00:2::1]:9", &[7; 4000], 1280 - 60);
@@ -95,10 +96,10 @@ fn ipv6_minimum_mtu_is_fragmented_by_socket() {
 fn socket_datagram_is_whole_within_mtu() {
     let sent = |outer, mtu| {
         let encap = Some(UdpEncapKind::Esp);
-        let mut wrapping = Wrapping { encap, ..Wrapping::new(Mode::Tunnel, Family::V6, outer) };
+        let mut wrapping = IpsecSetup { encap, ..IpsecSetup::new(Mode::Tunnel, Family::V6, outer) };
         (wrapping.settings.mtu, wrapping.settings.headers) = (mtu, WireHeaders::UdpSocket);
         let packet = packets::udp("[fd00:1::1]:7", "[fd00:2::1]:9", &[0; 1280 - 48]);
-        let (mut wire, _) = Pair::new(&wrapping).left.outbound(vec![packet]);
+        let (mut wire, _) = TestGatewayPair::new(&wrapping).left.outbound(vec![packet]);
         let datagram = wire.remove(0);
         (datagram.len(), datagram.udp.unwrap().dont_fragment)
     };
@@ -113,10 +114,10 @@ fn socket_datagram_is_whole_within_mtu() {
 /// What routers say of the way to one peer holds for it, and for no other.
 #[test]
 fn path_mtu_applies_per_peer() {
-    let wrapping = Wrapping::tunnel4();
-    let mut pair = Pair::new(&wrapping);
-    let (_, peer) = wrapping.gateways(Way::Right);
-    let told = |pair: &mut Pair| {
+    let wrapping = IpsecSetup::tunnel4();
+    let mut pair = TestGatewayPair::new(&wrapping);
+    let (_, peer) = wrapping.gateways(PairDirection::LeftToRight);
+    let told = |pair: &mut TestGatewayPair| {
         let (_, host) = pair.left.outbound(vec![packets::dont_fragment(of_length(1500))]);
         let answer = IpPacket::parse(host[0].bytes()).unwrap();
         Icmp::parse(answer.upper(host[0].bytes())).unwrap().header.mtu()
@@ -129,7 +130,7 @@ fn path_mtu_applies_per_peer() {
     ] {
         let addresses = wrapping.settings.addresses.clone();
         let narrow = [(to, path)].into_iter().collect();
-        pair.left.database.set_host(Host { addresses, mtu: 1500, narrow });
+        pair.left.database.set_host(HostView { addresses, mtu: 1500, narrow });
         assert_eq!(told(&mut pair), Some(fits), "{to} takes {path}");
         let (wire, _) = pair.left.outbound(vec![of_length(1446)]);
         let most = if fits == 1446 { 1500 } else { path };
@@ -143,18 +144,18 @@ fn path_mtu_applies_per_peer() {
 #[test]
 fn what_is_narrower_than_any_path_is_told_once() {
     for (outer, least) in [(Family::V4, 552), (Family::V6, 1280)] {
-        let wrapping = Wrapping::new(Mode::Tunnel, Family::V4, outer);
-        let mut pair = Pair::new(&wrapping);
-        let (_, peer) = wrapping.gateways(Way::Right);
-        let told = |pair: &Pair, mtu| {
+        let wrapping = IpsecSetup::new(Mode::Tunnel, Family::V4, outer);
+        let mut pair = TestGatewayPair::new(&wrapping);
+        let (_, peer) = wrapping.gateways(PairDirection::LeftToRight);
+        let told = |pair: &TestGatewayPair, mtu| {
             let mut events = Vec::new();
-            pair.left.worker.meet_narrow_path(peer, mtu, &mut events);
+            pair.left.worker.learn_path_mtu(peer, mtu, &mut events);
             events == [Event::NarrowPath(peer)]
         };
         assert!([least, 1, least - 1].map(|mtu| told(&pair, mtu)) == [true; 3], "nobody knows yet");
         let addresses = wrapping.settings.addresses.clone();
         let narrow = [(peer, u16::try_from(least).unwrap())].into_iter().collect();
-        pair.left.database.set_host(Host { addresses, mtu: 1500, narrow });
+        pair.left.database.set_host(HostView { addresses, mtu: 1500, narrow });
         pair.left.outbound(vec![of_length(100)]);
         assert_eq!([least, 1, least - 1].map(|mtu| told(&pair, mtu)), [false; 3], "{outer:?}");
     }
@@ -162,7 +163,7 @@ fn what_is_narrower_than_any_path_is_told_once() {
 
 #[test]
 fn icmp_errors_skip_errors_and_are_rate_limited() {
-    let mut pair = Pair::new(&Wrapping::tunnel4());
+    let mut pair = TestGatewayPair::new(&IpsecSetup::tunnel4());
     let (left, right) = ("10.1.0.1".parse().unwrap(), "10.2.0.1".parse().unwrap());
     let mut error = vec![3, 4, 0, 0, 0, 0, 0, 0];
     error.resize(1480, 0);
@@ -180,14 +181,14 @@ fn outer_packet_without_df_is_fragmented() {
         [(Mode::Tunnel, Family::V4), (Mode::Tunnel, Family::V6), (Mode::Transport, Family::V4)]
     {
         for encap in [None, Some(UdpEncapKind::Esp)] {
-            let wrapping = Wrapping { encap, ..Wrapping::new(mode, Family::V4, outer) };
-            let mut pair = Pair::new(&wrapping);
-            let (source, destination) = wrapping.hosts(Way::Right);
+            let wrapping = IpsecSetup { encap, ..IpsecSetup::new(mode, Family::V4, outer) };
+            let mut pair = TestGatewayPair::new(&wrapping);
+            let (source, destination) = wrapping.hosts(PairDirection::LeftToRight);
             let packet = packets::echo(source, destination, &vec![7; 4000]);
             let plain = packet.bytes().to_vec();
             let arrived = pair.left_to_right(vec![packet]);
-            assert!(pair.on_the_wire.len() > 2, "{wrapping:?}");
-            assert!(pair.on_the_wire.iter().all(|packet| packet.len() <= 1500));
+            assert!(pair.last_on_wire.len() > 2, "{wrapping:?}");
+            assert!(pair.last_on_wire.iter().all(|packet| packet.len() <= 1500));
             assert_eq!(arrived.len(), 1, "{wrapping:?} {:?}", pair.right.reasons());
             assert!(arrived[0].bytes() == plain, "{wrapping:?}");
             pair.assert_accounts();
@@ -197,7 +198,7 @@ fn outer_packet_without_df_is_fragmented() {
 
 #[test]
 fn fragments_time_out() {
-    let mut pair = Pair::new(&Wrapping::tunnel4());
+    let mut pair = TestGatewayPair::new(&IpsecSetup::tunnel4());
     let (mut wire, _) = pair.left.outbound(vec![of_length(4000)]);
     let last = wire.pop().unwrap();
     assert!(pair.right.inbound(wire).is_empty());
@@ -211,7 +212,7 @@ fn fragments_time_out() {
 
 #[test]
 fn overlapping_fragments_drop_datagram() {
-    let mut pair = Pair::new(&Wrapping::tunnel4());
+    let mut pair = TestGatewayPair::new(&IpsecSetup::tunnel4());
     let plain = packets::udp_bytes("192.0.2.1:1", "192.0.2.2:2", &[0; 100]);
     let mut pieces = packets::fragments(&plain, 48);
     let overlapping = packets::fragments(&plain, 32).remove(1);
@@ -226,7 +227,7 @@ fn overlapping_fragments_drop_datagram() {
 /// To a host behind the gateway as they are; to the gateway itself put together.
 #[test]
 fn fragments_travel_through_tunnels() {
-    let mut tunnel = Pair::new(&Wrapping::tunnel4());
+    let mut tunnel = TestGatewayPair::new(&IpsecSetup::tunnel4());
     let own = packets::udp_bytes(LEFT, RIGHT, &[9; 1000]);
     let arrived = tunnel.left_to_right(packets::fragments(&own, 400));
     assert!(arrived.len() == 1 && arrived[0].bytes() == own);
@@ -241,12 +242,12 @@ fn fragments_travel_through_tunnels() {
 
 #[test]
 fn tfc_padding_hides_lengths() {
-    let wrapping = Wrapping { tfc_padding: 1200, ..Wrapping::tunnel4() };
-    let mut pair = Pair::new(&wrapping);
+    let wrapping = IpsecSetup { tfc_padding: 1200, ..IpsecSetup::tunnel4() };
+    let mut pair = TestGatewayPair::new(&wrapping);
     let sent = vec![of_length(40), of_length(700), of_length(1100)];
     let plain: Vec<_> = sent.iter().map(|packet| packet.bytes().to_vec()).collect();
     let arrived = pair.left_to_right(sent);
-    let lengths: Vec<_> = pair.on_the_wire.iter().map(PacketBuf::len).collect();
+    let lengths: Vec<_> = pair.last_on_wire.iter().map(PacketBuf::len).collect();
     assert!(lengths.iter().all(|len| *len == lengths[0]), "{lengths:?}");
     assert_eq!(arrived.iter().map(|packet| packet.bytes().to_vec()).collect::<Vec<_>>(), plain);
 }
@@ -254,9 +255,10 @@ fn tfc_padding_hides_lengths() {
 #[test]
 fn outer_headers_follow_the_flags() {
     let outer = |flags, extra_flags, packet| {
-        let mut pair = Pair::new(&Wrapping { flags, extra_flags, ..Wrapping::tunnel4() });
+        let mut pair =
+            TestGatewayPair::new(&IpsecSetup { flags, extra_flags, ..IpsecSetup::tunnel4() });
         assert_eq!(pair.left_to_right(vec![packet]).len(), 1);
-        let ip = IpPacket::parse(pair.on_the_wire[0].bytes()).unwrap();
+        let ip = IpPacket::parse(pair.last_on_wire[0].bytes()).unwrap();
         (ip.tos, ip.dont_fragment)
     };
     let plain = || packets::dont_fragment(packets::with_tos(of_length(100), 0xba));
@@ -272,23 +274,26 @@ fn outer_headers_follow_the_flags() {
 #[test]
 fn nested_sas_round_trip() {
     for encap in [None, Some(UdpEncapKind::Esp)] {
-        let outer = Wrapping { encap, ..Wrapping::tunnel4() };
-        let mut pair = Pair::without_states(&outer);
+        let outer = IpsecSetup { encap, ..IpsecSetup::tunnel4() };
+        let mut pair = TestGatewayPair::without_sas(&outer);
         let between_hosts = |way, spi| {
-            let mut config = Wrapping::transport4().sa(way, spi);
+            let mut config = IpsecSetup::transport4().sa(way, spi);
             (config.source, config.id.destination) = outer.hosts(way);
             config.reqid = Reqid(2);
             config
         };
         for gateway in [&mut pair.left, &mut pair.right] {
-            for (way, spi) in [(Way::Right, 0x2000), (Way::Left, 0x2001)] {
+            for (way, spi) in
+                [(PairDirection::LeftToRight, 0x2000), (PairDirection::RightToLeft, 0x2001)]
+            {
                 gateway.add_sa(outer.sa(way, spi));
                 gateway.add_sa(between_hosts(way, spi + 0x1000));
             }
         }
-        for (gateway, out, back) in
-            [(&mut pair.left, Way::Right, Way::Left), (&mut pair.right, Way::Left, Way::Right)]
-        {
+        for (gateway, out, back) in [
+            (&mut pair.left, PairDirection::LeftToRight, PairDirection::RightToLeft),
+            (&mut pair.right, PairDirection::RightToLeft, PairDirection::LeftToRight),
+        ] {
             for (direction, way) in [(Direction::Out, out), (Direction::In, back)] {
                 let mut policy = outer.policy(direction, way);
                 let mut inner = outer.template(way);
@@ -306,9 +311,9 @@ fn nested_sas_round_trip() {
             assert_eq!(arrived[0].bytes(), plain);
         }
         // Only the outer one is not enough.
-        let mut lone = Pair::new(&outer);
+        let mut lone = TestGatewayPair::new(&outer);
         let wire = lone.left.outbound(vec![of_length(100)]).0;
-        pair.right.add_sa(outer.sa(Way::Right, uxfrm_testkit::FIRST_SPI));
+        pair.right.add_sa(outer.sa(PairDirection::LeftToRight, uxfrm_testkit::FIRST_SPI));
         assert!(pair.right.inbound(wire).is_empty());
         assert_eq!(pair.right.drops(DropReason::InTemplateMismatch), 1);
         pair.assert_accounts();
@@ -321,9 +326,9 @@ fn udp_path_has_outer_header_fields() {
         [(Mode::Transport, "192.0.2.1:7", "192.0.2.2:9"), (Mode::Tunnel, LEFT, RIGHT)]
     {
         let encap = Some(UdpEncapKind::Esp);
-        let mut wrapping = Wrapping { encap, ..Wrapping::new(mode, Family::V4, Family::V4) };
+        let mut wrapping = IpsecSetup { encap, ..IpsecSetup::new(mode, Family::V4, Family::V4) };
         wrapping.settings.headers = WireHeaders::UdpSocket;
-        let mut pair = Pair::new(&wrapping);
+        let mut pair = TestGatewayPair::new(&wrapping);
         let plain = packets::with_tos(packets::udp(source, destination, b"payload"), 0xba);
         let mut wire = pair.left.outbound(vec![packets::dont_fragment(plain)]).0;
         let path = wire[0].udp.unwrap();
@@ -343,13 +348,13 @@ fn udp_path_has_outer_header_fields() {
 #[test]
 fn ce_over_not_ect_drops_packet() {
     for (inner, expected) in [(0x02, 0x03), (0x01, 0x03), (0x03, 0x03)] {
-        let mut pair = Pair::new(&Wrapping::tunnel4());
+        let mut pair = TestGatewayPair::new(&IpsecSetup::tunnel4());
         let mut wire = pair.left.outbound(vec![packets::with_tos(of_length(100), inner)]).0;
         let marked = packets::with_tos(wire.remove(0), 0x03);
         let arrived = pair.right.inbound(vec![marked]);
         assert_eq!(IpPacket::parse(arrived[0].bytes()).unwrap().tos, expected);
     }
-    let mut pair = Pair::new(&Wrapping::tunnel4());
+    let mut pair = TestGatewayPair::new(&IpsecSetup::tunnel4());
     let wire = pair.left.outbound(vec![of_length(100)]).0.remove(0);
     assert!(pair.right.inbound(vec![packets::with_tos(wire, 0x03)]).is_empty());
     assert_eq!(pair.right.drops(DropReason::InEcn), 1);
@@ -360,10 +365,10 @@ fn ce_over_not_ect_drops_packet() {
 #[test]
 fn plain_packet_above_mtu_is_fragmented_or_answered() {
     let settings = Settings { headers: WireHeaders::UdpSocket, ..Settings::default() };
-    let wrapping = Wrapping { settings, ..Wrapping::tunnel4() };
+    let wrapping = IpsecSetup { settings, ..IpsecSetup::tunnel4() };
     let long = || packets::udp("10.1.0.1:7", "198.51.100.1:9", &[7; 4000]);
     let segments = || packets::tcp_super("10.1.0.1:7", "198.51.100.1:9", &[7; 9000], 3000);
-    let mut pair = Pair::new(&wrapping);
+    let mut pair = TestGatewayPair::new(&wrapping);
     for (packet, pieces) in [(long(), 3), (segments(), 9)] {
         let (wire, told) = pair.left.outbound(vec![packet]);
         assert_eq!((wire.len(), told.len()), (pieces, 0));
@@ -387,5 +392,5 @@ fn plain_packet_above_mtu_is_fragmented_or_answered() {
     let six = packets::udp("[fd00:1::1]:7", "[2001:db8:9::1]:9", &[7; 2000]);
     let (wire, told) = pair.left.outbound(vec![six]);
     assert_eq!((wire.len(), told.len()), (0, 1));
-    pair.left.assert_accounts();
+    pair.left.assert_packets_accounted();
 }

@@ -13,7 +13,7 @@ use crate::socket;
 /// Whether the kernel lacks an IP version. A program without permission for its sockets is not
 /// enough: the host may have it.
 #[must_use]
-pub fn is_absent(version: Version) -> bool {
+pub fn is_missing(version: Version) -> bool {
     let unsupported = |error: io::Error| error.raw_os_error() == Some(libc::EAFNOSUPPORT);
     match version {
         Version::V4 => false,
@@ -26,12 +26,12 @@ pub fn is_absent(version: Version) -> bool {
 
 /// A port in place of one of a missing version: it receives nothing and refuses all packets.
 #[derive(Debug)]
-pub struct Absent {
+pub struct MissingIpPort {
     /// Never readable.
     never: EventFd,
 }
 
-impl Absent {
+impl MissingIpPort {
     /// A port that does nothing.
     ///
     /// # Errors
@@ -41,7 +41,7 @@ impl Absent {
     }
 }
 
-impl Port for Absent {
+impl Port for MissingIpPort {
     fn receive(&mut self, _pool: &mut Pool, _into: &mut Batch) -> io::Result<usize> {
         Ok(0)
     }
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn missing_ip_version_port_refuses_with_eafnosupport() {
         let (mut pool, mut batch) = (Pool::new(), Batch::new());
-        let mut port = Absent::new().unwrap();
+        let mut port = MissingIpPort::new().unwrap();
         assert_eq!(port.receive(&mut pool, &mut batch).unwrap(), 0);
         (0..3).for_each(|_| batch.push(PacketBuf::from_slice(&[0x60; 60])));
         let transmitted = port.transmit(&mut batch, &mut pool);
@@ -85,8 +85,8 @@ mod tests {
 
     #[test]
     fn ipv6_support_matches_socket_availability() {
-        assert!(!is_absent(Version::V4));
+        assert!(!is_missing(Version::V4));
         let has = socket::open(libc::AF_INET6, libc::SOCK_DGRAM, 0).is_ok();
-        assert!(!(has && is_absent(Version::V6)));
+        assert!(!(has && is_missing(Version::V6)));
     }
 }

@@ -11,16 +11,16 @@ use crate::socket;
 
 /// One captured packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frame {
+pub struct CapturedPacket {
     /// The IP packet from its first byte, cut at 65,536.
     pub bytes: Vec<u8>,
     /// Direction of the packet.
-    pub direction: Direction,
+    pub direction: CaptureDirection,
 }
 
 /// Direction of a packet at an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
+pub enum CaptureDirection {
     /// Received.
     In,
     /// Sent.
@@ -64,12 +64,15 @@ impl Capture {
         &mut self,
         most: Duration,
         mut wanted: impl FnMut(&[u8]) -> bool,
-    ) -> io::Result<Option<Frame>> {
+    ) -> io::Result<Option<CapturedPacket>> {
         let deadline = Instant::now() + most;
         loop {
             match self.read()? {
                 Some((len, direction)) if wanted(&self.buffer[..len]) => {
-                    return Ok(Some(Frame { bytes: self.buffer[..len].to_vec(), direction }));
+                    return Ok(Some(CapturedPacket {
+                        bytes: self.buffer[..len].to_vec(),
+                        direction,
+                    }));
                 }
                 Some(_unwanted) => {}
                 None if Instant::now() >= deadline => return Ok(None),
@@ -79,7 +82,7 @@ impl Capture {
     }
 
     /// Reads one waiting packet into the buffer.
-    fn read(&mut self) -> io::Result<Option<(usize, Direction)>> {
+    fn read(&mut self) -> io::Result<Option<(usize, CaptureDirection)>> {
         let mut address = empty_address();
         let mut length = u32::try_from(size_of_val(&address)).unwrap_or_default();
         // SAFETY: the pointers are to the live buffer, a live sockaddr_ll and its length.
@@ -98,7 +101,7 @@ impl Capture {
             return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
         };
         let is_out = address.sll_pkttype == libc::PACKET_OUTGOING;
-        Ok(Some((len, if is_out { Direction::Out } else { Direction::In })))
+        Ok(Some((len, if is_out { CaptureDirection::Out } else { CaptureDirection::In })))
     }
 
     fn wait(&self, most: Duration) {

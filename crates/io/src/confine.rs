@@ -33,16 +33,16 @@ enum ThreadRole {
 
 /// Additional rights that some gateways need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Extra {
+pub enum ExtraRight {
     /// Updates BPF maps while it runs, for `AF_XDP`.
-    KernelTables,
+    BpfMaps,
     /// Rereads or rewrites files of another user, for which root needs a capability.
     OthersFiles,
 }
 
 /// Files and directories, with all beneath, that the control thread may use.
 #[derive(Clone, Debug, Default)]
-pub struct Places {
+pub struct AllowedPaths {
     /// To read.
     pub read: Vec<PathBuf>,
     /// To read, write, create and remove.
@@ -66,12 +66,12 @@ pub enum Error {
 /// The outcome of confining a thread.
 #[derive(Debug, Default)]
 #[must_use = "what is held has to live as long as the thread uses its files"]
-pub struct Confined {
+pub struct Confinement {
     faults: Vec<Error>,
     _held: landlock::PathHandles,
 }
 
-impl Confined {
+impl Confinement {
     /// What was skipped, and why.
     #[must_use]
     pub fn faults(&self) -> Option<Faults<'_>> {
@@ -106,16 +106,16 @@ pub fn has_begun() -> bool {
 }
 
 /// Confines the calling thread to packet work; does nothing before [`begin`].
-pub fn packets() -> Confined {
-    if has_begun() { confine(ThreadRole::Packets, &[], None) } else { Confined::default() }
+pub fn packets() -> Confinement {
+    if has_begun() { confine(ThreadRole::Packets, &[], None) } else { Confinement::default() }
 }
 
 /// Confines the calling thread, and those that it starts, to managing a gateway.
-pub fn control(extras: &[Extra], places: &Places) -> Confined {
+pub fn control(extras: &[ExtraRight], places: &AllowedPaths) -> Confinement {
     if has_begun() {
         confine(ThreadRole::Control, extras, Some(places))
     } else {
-        Confined::default()
+        Confinement::default()
     }
 }
 
@@ -123,21 +123,21 @@ pub fn control(extras: &[Extra], places: &Places) -> Confined {
 ///
 /// # Errors
 /// When it can't be started.
-pub fn try_out() -> io::Result<Confined> {
+pub fn try_out() -> io::Result<Confinement> {
     let work = || confine(ThreadRole::Packets, &[], None);
     let thread = std::thread::Builder::new().name("confined".into()).spawn(work)?;
     thread.join().map_err(|_panic| io::Error::other("the thread that tried it is gone"))
 }
 
 /// Files come first: the system call filter blocks Landlock's calls.
-fn confine(role: ThreadRole, extras: &[Extra], places: Option<&Places>) -> Confined {
+fn confine(role: ThreadRole, extras: &[ExtraRight], places: Option<&AllowedPaths>) -> Confinement {
     let mut faults = Vec::new();
     let mut keep = |result: Result<(), Error>| faults.extend(result.err());
     keep(capabilities::keep(extras));
     let (held, fenced) = landlock::restrict_paths(places);
     keep(fenced);
     keep(syscalls::filter(role, extras));
-    Confined { faults, _held: held }
+    Confinement { faults, _held: held }
 }
 
 #[cfg(test)]

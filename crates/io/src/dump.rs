@@ -16,7 +16,7 @@ pub fn forbid() -> io::Result<()> {
 
 /// Why a process may lock all of its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hold {
+pub enum MemlockBasis {
     /// It has no limit (`RLIMIT_MEMLOCK`).
     Limit,
     /// `CAP_IPC_LOCK` alone, which must stay: without it allocations beyond the limit fail.
@@ -32,9 +32,9 @@ static IS_LOCKED: AtomicBool = AtomicBool::new(false);
 /// # Errors
 /// `EPERM`, with nothing locked, if neither `RLIMIT_MEMLOCK` can be lifted nor a capability
 /// replaces it: allocations beyond the limit would fail.
-pub fn lock_memory() -> io::Result<Hold> {
-    let hold = if lift_limit() { Hold::Limit } else { Hold::Capability };
-    if hold == Hold::Capability && !may_lock() {
+pub fn lock_memory() -> io::Result<MemlockBasis> {
+    let hold = if lift_limit() { MemlockBasis::Limit } else { MemlockBasis::Capability };
+    if hold == MemlockBasis::Capability && !may_lock() {
         return Err(io::Error::from_raw_os_error(libc::EPERM));
     }
     lock_all()?;

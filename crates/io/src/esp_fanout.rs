@@ -13,12 +13,12 @@ use crate::socket;
 
 /// One socket's share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct FanoutShare {
     nth: u32,
     of: u32,
 }
 
-impl Share {
+impl FanoutShare {
     /// All packets.
     pub const ALL: Self = Self { nth: 0, of: 1 };
 
@@ -36,14 +36,18 @@ impl Share {
 }
 
 /// Limits a raw socket to its share of ESP. Packets too short for an SPI go to the first share.
-pub(crate) fn restrict(socket: BorrowedFd<'_>, version: Version, share: Share) -> io::Result<()> {
-    if share == Share::ALL {
+pub(crate) fn restrict(
+    socket: BorrowedFd<'_>,
+    version: Version,
+    share: FanoutShare,
+) -> io::Result<()> {
+    if share == FanoutShare::ALL {
         return Ok(());
     }
     socket::attach_filter(socket, &mut program(version, share))
 }
 
-impl Share {
+impl FanoutShare {
     /// Whether it is the first share, which also receives what needs only one socket.
     pub(crate) const fn is_first(self) -> bool {
         self.nth == 0
@@ -71,7 +75,7 @@ pub(crate) const fn nothing() -> libc::sock_filter {
 }
 
 /// The filter sees IPv4 from its header on, and IPv6 from ESP's on.
-fn program(version: Version, Share { nth, of }: Share) -> [libc::sock_filter; 12] {
+fn program(version: Version, FanoutShare { nth, of }: FanoutShare) -> [libc::sock_filter; 12] {
     let branch = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
     let step = |code, k| branch(code, k, 0, 0);
     let short = if nth == 0 { u32::MAX } else { 0 };

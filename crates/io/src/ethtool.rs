@@ -7,7 +7,7 @@ use crate::socket;
 
 /// State of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Switch {
+pub enum FeatureState {
     /// Enabled.
     On,
     /// Disabled.
@@ -47,7 +47,7 @@ const MOST: u32 = 1024;
 ///
 /// # Errors
 /// `EPERM` without `CAP_NET_ADMIN`, `ENODEV`, or a name of more than 15 bytes.
-pub fn switch(interface: &str, features: &[&str], switch: Switch) -> io::Result<()> {
+pub fn set_features(interface: &str, features: &[&str], switch: FeatureState) -> io::Result<()> {
     let device = Device::named(interface)?;
     let known = device.features()?;
     let mut request = vec![SFEATURES, 0];
@@ -57,7 +57,7 @@ pub fn switch(interface: &str, features: &[&str], switch: Switch) -> io::Result<
         if features.contains(&name.as_str()) {
             let bit = 1 << (at % 32);
             request[2 + at / 32 * 2] |= bit;
-            request[3 + at / 32 * 2] |= if switch == Switch::On { bit } else { 0 };
+            request[3 + at / 32 * 2] |= if set_features == FeatureState::On { bit } else { 0 };
         }
     }
     device.ask(&mut request)
@@ -124,9 +124,9 @@ mod tests {
 
     #[test]
     fn missing_interface_is_enodev() {
-        let error = switch("no-such-thing", feature::GRO, Switch::On).unwrap_err();
+        let error = set_features("no-such-thing", feature::GRO, FeatureState::On).unwrap_err();
         assert!(matches!(error.raw_os_error(), Some(libc::ENODEV | libc::EPERM)), "{error}");
-        assert!(switch("a-name-of-17-byte", feature::GRO, Switch::On).is_err());
+        assert!(set_features("a-name-of-17-byte", feature::GRO, FeatureState::On).is_err());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use uxfrm_packet::{Checksum, PacketBuf, Pool, Segments, UdpPath};
 
 use crate::ike;
 
-use crate::pcap::Source;
+use crate::pcap::PcapReader;
 use crate::virtio::{HEADER, VirtioHeader};
 
 /// Decodes a packet behind its virtio header, or a capture file, as the first byte says.
@@ -49,7 +49,7 @@ fn shared_port(bytes: &[u8]) {
         dont_fragment: false,
     });
     if stride > 0 {
-        packet.segments = Segments::Train { stride: stride.into() };
+        packet.segments = Segments::Burst { stride: stride.into() };
     }
     let (sender, messages) = sync_channel(3);
     let is_left = ike::take(&mut packet, &sender);
@@ -71,7 +71,7 @@ fn virtio(bytes: &[u8]) {
     if let Checksum::Partial { start, offset } = packet.checksum {
         assert!(usize::from(start) + usize::from(offset) + 2 <= bytes.len());
     }
-    assert!(!matches!(packet.segments, Segments::Train { .. }));
+    assert!(!matches!(packet.segments, Segments::Burst { .. }));
     let mut again = PacketBuf::from_slice(bytes);
     let written = VirtioHeader::of(&packet);
     VirtioHeader::from_bytes(written.to_bytes()).note(&mut again);
@@ -79,7 +79,7 @@ fn virtio(bytes: &[u8]) {
 }
 
 fn capture(bytes: &[u8]) {
-    let Ok(mut source) = Source::of(Box::new(Cursor::new(bytes.to_vec()))) else { return };
+    let Ok(mut source) = PcapReader::of(Box::new(Cursor::new(bytes.to_vec()))) else { return };
     let mut pool = Pool::new();
     while let Ok(Some(packet)) = source.next(&mut pool) {
         assert!(!packet.is_empty());

@@ -44,7 +44,7 @@ mod message;
 #[cfg(any(test, fuzzing))]
 pub(crate) use message::there_and_back;
 
-pub use exchange::{Buffer, Exchange};
+pub use exchange::{Buffer, IkeExchange};
 
 /// Bytes of the non-ESP marker and an IKE header (RFC 3948 §2.2, RFC 7296 §3.1), the shortest IKE
 /// message.
@@ -52,7 +52,7 @@ const SHORTEST: usize = esp::NON_ESP_MARKER.len() + 28;
 
 /// An IKE message behind its non-ESP marker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Datagram {
+pub struct IkeDatagram {
     /// Its addresses and ports.
     pub path: UdpPath,
     /// The UDP payload, marker included.
@@ -61,21 +61,21 @@ pub struct Datagram {
 
 /// IKE daemons at a port.
 #[derive(Clone, Debug)]
-pub struct Daemons {
+pub struct IkeDaemonQueue {
     /// The port's number.
     pub port: u16,
     /// Queue for their messages.
-    pub messages: SyncSender<Datagram>,
+    pub messages: SyncSender<IkeDatagram>,
 }
 
 /// Moves the IKE messages of a received buffer to `daemons`, and closes the gaps in a GSO burst.
 /// `false` when the buffer is empty afterwards.
 ///
 /// Messages stay in the buffer if the queue is full or closed.
-pub fn take(packet: &mut PacketBuf, daemons: &SyncSender<Datagram>) -> bool {
+pub fn take(packet: &mut PacketBuf, daemons: &SyncSender<IkeDatagram>) -> bool {
     let Some(path) = packet.udp else { return true };
     let stride = match packet.segments {
-        Segments::Train { stride } => usize::from(stride).max(1),
+        Segments::Burst { stride } => usize::from(stride).max(1),
         Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => packet.len().max(1),
     };
     if !packet.bytes().chunks(stride).any(is_ike) {
@@ -103,8 +103,8 @@ fn is_ike(payload: &[u8]) -> bool {
     payload.len() >= SHORTEST && payload[..4] == esp::NON_ESP_MARKER && payload[4..8] != [0; 4]
 }
 
-fn offer(payload: &[u8], path: UdpPath, daemons: &SyncSender<Datagram>) -> bool {
-    match daemons.try_send(Datagram { path, payload: payload.to_vec() }) {
+fn offer(payload: &[u8], path: UdpPath, daemons: &SyncSender<IkeDatagram>) -> bool {
+    match daemons.try_send(IkeDatagram { path, payload: payload.to_vec() }) {
         Ok(()) => true,
         Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => false,
     }

@@ -37,7 +37,7 @@ pub struct Link {
 
 /// A received message: bytes, which may be keys, and descriptors.
 #[derive(Debug, Default)]
-pub struct Parcel {
+pub struct FdMessage {
     /// The bytes.
     pub bytes: Zeroizing<Vec<u8>>,
     /// The descriptors, in the order in which they were sent.
@@ -71,7 +71,7 @@ impl Link {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn be_patient_for(&self, most: Duration) -> io::Result<()> {
+    pub fn set_timeout(&self, most: Duration) -> io::Result<()> {
         let time = TimeVal::milliseconds(i64::try_from(most.as_millis()).unwrap_or(i64::MAX));
         setsockopt(&self.socket, sockopt::SendTimeout, &time)?;
         Ok(setsockopt(&self.socket, sockopt::ReceiveTimeout, &time)?)
@@ -103,7 +103,7 @@ impl Link {
     ///
     /// # Errors
     /// `EAGAIN` when none comes; the kernel's; `InvalidData` for what no [`Link::send`] sent.
-    pub fn receive(&self) -> io::Result<Option<Parcel>> {
+    pub fn receive(&self) -> io::Result<Option<FdMessage>> {
         self.receive_pieces(usize::MAX)
     }
 
@@ -111,14 +111,14 @@ impl Link {
     ///
     /// # Errors
     /// As [`Link::receive`]; `InvalidData` for a longer one.
-    pub fn receive_short(&self) -> io::Result<Option<Parcel>> {
+    pub fn receive_short(&self) -> io::Result<Option<FdMessage>> {
         self.receive_pieces(1)
     }
 
-    fn receive_pieces(&self, most: usize) -> io::Result<Option<Parcel>> {
+    fn receive_pieces(&self, most: usize) -> io::Result<Option<FdMessage>> {
         // One allocation, which is wiped: no copies of keys remain.
         let bytes = Zeroizing::new(Vec::with_capacity(PIECE));
-        let mut parcel = Parcel { bytes, descriptors: Vec::new() };
+        let mut parcel = FdMessage { bytes, descriptors: Vec::new() };
         let mut buffer = Zeroizing::new(vec![0; PIECE + 1]);
         for _ in 0..most {
             let length = self.receive_piece(&mut buffer, &mut parcel.descriptors)?;
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn silent_peer_times_out() {
         let (here, _there) = Link::pair().unwrap();
-        here.be_patient_for(Duration::from_millis(1)).unwrap();
+        here.set_timeout(Duration::from_millis(1)).unwrap();
         assert_eq!(here.receive().unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }
 }

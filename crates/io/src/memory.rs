@@ -141,7 +141,7 @@ mod tests {
         let mut a = a.accepting(Accepts::PLAIN);
         let mut pool = Pool::new();
         let mut packets = batch(4);
-        packets.as_mut_slice()[0].segments = Segments::Train { stride: 20 };
+        packets.as_mut_slice()[0].segments = Segments::Burst { stride: 20 };
         let done = a.transmit(&mut packets, &mut pool);
         assert_eq!((done.packets, done.refused.busy, done.refused.unsupported), (2, 1, 3));
         assert!(packets.is_empty());

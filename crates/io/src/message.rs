@@ -2,7 +2,9 @@
 //! netfilter).
 
 use uxfrm_netlink_wire::genl::FAMILY_HEADER_LEN;
-use uxfrm_netlink_wire::{Message, Messages, NLMSG_DONE, NLMSG_ERROR, NLMSG_MIN_TYPE};
+use uxfrm_netlink_wire::{
+    NLMSG_DONE, NLMSG_ERROR, NLMSG_MIN_TYPE, NetlinkMessage, NetlinkMessages,
+};
 
 /// One message of an answer.
 #[derive(Debug)]
@@ -26,11 +28,11 @@ pub(crate) enum Payload<'a> {
 
 /// The messages of a datagram, up to the first that is cut short.
 pub(crate) fn answers(datagram: &[u8]) -> impl Iterator<Item = Answer<'_>> {
-    Messages::of(datagram)
+    NetlinkMessages::of(datagram)
         .map(|message| Answer { sequence: message.header.seq, payload: payload(message) })
 }
 
-fn payload(message: Message<'_>) -> Payload<'_> {
+fn payload(message: NetlinkMessage<'_>) -> Payload<'_> {
     match (message.header.kind, message.error_code()) {
         (NLMSG_ERROR, Some(code)) => Payload::Result(code.saturating_neg()),
         (NLMSG_DONE, _) => Payload::Done,

@@ -23,7 +23,7 @@ use crate::message::{Payload, answers};
 use uxfrm_netlink_wire::genl::{
     CTRL_ATTR_FAMILY_ID, CTRL_ATTR_FAMILY_NAME, CTRL_CMD_GETFAMILY, GENL_ID_CTRL, GenlHeader,
 };
-use uxfrm_netlink_wire::{AttributeWriter, Flags, append_message, find_attribute};
+use uxfrm_netlink_wire::{AttributeWriter, NetlinkFlags, append_message, find_attribute};
 
 /// The kernel answers at once; a later answer never comes.
 const REPLY_TIMEOUT: i64 = 10;
@@ -38,7 +38,7 @@ const GRO_FLUSH_TIMEOUT: u16 = 6;
 
 /// A device with deferring queues; their settings are restored on drop.
 #[derive(Debug)]
-pub struct Gathering {
+pub struct NapiDeferral {
     kernel: Kernel,
     link: u32,
     wanted: NapiSettings,
@@ -59,7 +59,7 @@ struct NapiSettings {
     nanoseconds: u64,
 }
 
-impl Gathering {
+impl NapiDeferral {
     /// Makes all queues of a device in the calling thread's namespace defer for `span`; those that
     /// defer already stay as they are.
     ///
@@ -70,12 +70,12 @@ impl Gathering {
         let nanoseconds = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         let wanted = NapiSettings { idle_looks: 1, nanoseconds };
         let mut gathering = Self { kernel: Kernel::open()?, link, wanted, before: Vec::new() };
-        gathering.renew()?;
+        gathering.reapply()?;
         Ok(gathering)
     }
 
     /// Restores the previous settings until the next [`renew`](Self::renew).
-    pub fn rest(&mut self) {
+    pub fn restore(&mut self) {
         for (id, settings) in self.before.drain(..) {
             // A queue that is gone needs no settings.
             let _gone = self.kernel.set(id, settings);
@@ -86,7 +86,7 @@ impl Gathering {
     ///
     /// # Errors
     /// As [`start`](Self::start).
-    pub fn renew(&mut self) -> io::Result<()> {
+    pub fn reapply(&mut self) -> io::Result<()> {
         let queues = self.kernel.queues(self.link)?;
         self.before.retain(|(id, _)| queues.iter().any(|(known, _)| known == id));
         for (id, settings) in queues {
@@ -99,16 +99,16 @@ impl Gathering {
     }
 }
 
-impl Drop for Gathering {
+impl Drop for NapiDeferral {
     fn drop(&mut self) {
-        self.rest();
+        self.restore();
     }
 }
 
 /// Deferral of each queue of a device; zero for none.
 ///
 /// # Errors
-/// As [`Gathering::start`].
+/// As [`NapiDeferral::start`].
 pub fn spans(link: u32) -> io::Result<Vec<Duration>> {
     let queues = Kernel::open()?.queues(link)?;
     Ok(queues.into_iter().map(|(_, settings)| Duration::from_nanos(settings.nanoseconds)).collect())
@@ -129,7 +129,7 @@ impl Kernel {
         socket.set_cap_ack(true)?;
         setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(REPLY_TIMEOUT, 0))?;
         let mut kernel = Self { socket, family: GENL_ID_CTRL, sequence: 0 };
-        let families = kernel.ask(CTRL_CMD_GETFAMILY, Flags::ACK, |family| {
+        let families = kernel.ask(CTRL_CMD_GETFAMILY, NetlinkFlags::ACK, |family| {
             family.text(CTRL_ATTR_FAMILY_NAME, "netdev")
         })?;
         let id = families
@@ -140,7 +140,7 @@ impl Kernel {
     }
 
     fn queues(&mut self, link: u32) -> io::Result<Vec<(QueueId, NapiSettings)>> {
-        let found = self.ask(NAPI_GET, Flags::DUMP, |question| {
+        let found = self.ask(NAPI_GET, NetlinkFlags::DUMP, |question| {
             question.bytes(LINK, &link.to_ne_bytes());
         })?;
         Ok(found.iter().filter_map(|queue| read(queue)).collect())
@@ -152,21 +152,21 @@ impl Kernel {
             queue.bytes(DEFER_HARD_IRQS, &settings.idle_looks.to_ne_bytes());
             queue.bytes(GRO_FLUSH_TIMEOUT, &settings.nanoseconds.to_ne_bytes());
         };
-        self.ask(NAPI_SET, Flags::ACK, set).map(drop)
+        self.ask(NAPI_SET, NetlinkFlags::ACK, set).map(drop)
     }
 
     /// The attributes of each answer.
     fn ask(
         &mut self,
         command: u8,
-        flags: Flags,
+        flags: NetlinkFlags,
         attributes: impl FnOnce(&mut AttributeWriter<'_>),
     ) -> io::Result<Vec<Vec<u8>>> {
         const VERSION: u8 = 1;
         let family = GenlHeader { command, version: VERSION }.to_bytes();
         self.sequence = self.sequence.wrapping_add(1);
         let mut question = Vec::new();
-        let flags = Flags::REQUEST | flags;
+        let flags = NetlinkFlags::REQUEST | flags;
         append_message(&mut question, self.family, flags, self.sequence, family, attributes);
         self.socket.send(&question, 0)?;
         let mut found = Vec::new();
@@ -207,7 +207,7 @@ mod tests {
         attributes: impl FnOnce(&mut AttributeWriter<'_>),
     ) -> Option<(QueueId, NapiSettings)> {
         let mut message = Vec::new();
-        append_message(&mut message, GENL_ID_CTRL, Flags::empty(), 0, [0; 4], attributes);
+        append_message(&mut message, GENL_ID_CTRL, NetlinkFlags::empty(), 0, [0; 4], attributes);
         let answer = answers(&message).next().unwrap();
         let Payload::Attributes(attributes) = answer.payload else { panic!("{answer:?}") };
         read(attributes)

@@ -32,20 +32,20 @@ use nix::sys::{
     time::TimeVal,
 };
 
-pub use change::{Change, RuleId};
+pub use change::{RuleId, TableChange};
 pub use condition::Condition;
 pub use field::Destination;
-pub use key_field::{Question, Reply};
-pub use model::{Among, Chain, Hook, Rule, Table, Verdict};
-pub use set::{Keys, Set, SetId};
-pub use simulated_table::{Replica, Sample};
-pub use watch::Watch;
+pub use key_field::{KeyField, KeyValue};
+pub use model::{Chain, Hook, Rule, SetLookup, Table, XdpVerdict};
+pub use set::{Set, SetId, SetKeys};
+pub use simulated_table::{SamplePacket, SimulatedTable};
+pub use watch::TableWatch;
 
 use message::{Batch, Kind};
 use model::{MessageSubject, Ownership};
 
 use crate::message::{Answer, Payload, answers};
-use uxfrm_netlink_wire::{Flags, find_attribute};
+use uxfrm_netlink_wire::{NetlinkFlags, find_attribute};
 
 /// The kernel answers at once; a later answer never comes.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -105,7 +105,7 @@ pub struct Nftables {
 
 /// Values of a counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Count {
+pub struct CounterValue {
     /// The counter's name.
     pub name: String,
     /// Packets.
@@ -122,7 +122,7 @@ impl Nftables {
         let socket = connect().map_err(|error| Error::of(request, error))?;
         let mut nftables = Self { socket, sequence: 0, ownership: Ownership::Own };
         let generation =
-            |sequence| message::question(Kind::GetGeneration, Flags::ACK, sequence, |_| {});
+            |sequence| message::question(Kind::GetGeneration, NetlinkFlags::ACK, sequence, |_| {});
         nftables.ask(generation).map_err(|error| Error::of(request, error))?;
         Ok(nftables)
     }
@@ -151,9 +151,9 @@ impl Nftables {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn counts(&mut self, table: &str) -> Result<Vec<Count>, Error> {
+    pub fn counts(&mut self, table: &str) -> Result<Vec<CounterValue>, Error> {
         let question = |sequence| {
-            message::question(Kind::GetObject, Flags::DUMP, sequence, |object| {
+            message::question(Kind::GetObject, NetlinkFlags::DUMP, sequence, |object| {
                 object.text(1, table)
             })
         };
@@ -168,7 +168,8 @@ impl Nftables {
     /// # Errors
     /// The kernel's.
     pub fn tables(&mut self) -> Result<Vec<String>, Error> {
-        let question = |sequence| message::question(Kind::GetTable, Flags::DUMP, sequence, |_| {});
+        let question =
+            |sequence| message::question(Kind::GetTable, NetlinkFlags::DUMP, sequence, |_| {});
         let found = self.ask(question).map_err(|error| Error::of("tables", error))?;
         Ok(found.iter().filter_map(|table| text(table, 1)).map(str::to_owned).collect())
     }
@@ -176,7 +177,7 @@ impl Nftables {
     /// The names of a table's sets.
     fn sets(&mut self, table: &str) -> Result<Vec<String>, Error> {
         let question = |sequence| {
-            message::question(Kind::GetSet, Flags::DUMP, sequence, |set| set.text(1, table))
+            message::question(Kind::GetSet, NetlinkFlags::DUMP, sequence, |set| set.text(1, table))
         };
         let found = self
             .ask(question)
@@ -202,7 +203,7 @@ impl Nftables {
     fn leave_sets(&mut self, table: &str, kept: &[String]) -> Result<(), Error> {
         let mut batch = self.batch();
         for set in self.sets(table)?.iter().filter(|set| !kept.contains(set)) {
-            batch.push(MessageSubject::Table, Kind::DeleteSet, Flags::empty(), |gone| {
+            batch.push(MessageSubject::Table, Kind::DeleteSet, NetlinkFlags::empty(), |gone| {
                 gone.text(1, table);
                 gone.text(2, set);
             });
@@ -214,7 +215,7 @@ impl Nftables {
     fn change_in_halves(
         &mut self,
         table: &str,
-        changes: &[Change],
+        changes: &[TableChange],
     ) -> Result<Option<Vec<RuleId>>, Error> {
         let Some([first, second]) = change::halves(changes) else { return Ok(None) };
         let mut made = self.change(table, &first)?;
@@ -223,7 +224,11 @@ impl Nftables {
         Ok(Some(made))
     }
 
-    fn change_at_once(&mut self, table: &str, changes: &[Change]) -> Result<Vec<RuleId>, Error> {
+    fn change_at_once(
+        &mut self,
+        table: &str,
+        changes: &[TableChange],
+    ) -> Result<Vec<RuleId>, Error> {
         let mut batch = self.batch();
         for (place, change) in changes.iter().enumerate() {
             change.describe(table, place + 1, &mut batch);
@@ -336,8 +341,8 @@ impl Nftables {
     }
 }
 
-/// A packet filter: the kernel's, or in tests a [`Replica`].
-pub trait Filter {
+/// A packet filter: the kernel's, or in tests a [`SimulatedTable`].
+pub trait PacketFilter {
     /// Installs a table, replacing one of the same name; counters start at 0.
     ///
     /// # Errors
@@ -356,7 +361,7 @@ pub trait Filter {
     ///
     /// # Errors
     /// The kernel's; the first parts may have been applied.
-    fn change(&mut self, table: &str, changes: &[Change]) -> Result<Vec<RuleId>, Error>;
+    fn change(&mut self, table: &str, changes: &[TableChange]) -> Result<Vec<RuleId>, Error>;
 
     /// Removes a table with its content, if it exists.
     ///
@@ -377,7 +382,7 @@ pub trait Filter {
     fn rules(&mut self, table: &str, chain: &str) -> Result<Vec<RuleId>, Error>;
 }
 
-impl Filter for Nftables {
+impl PacketFilter for Nftables {
     fn install(&mut self, table: &Table) -> Result<(), Error> {
         match self.install_as(table, Ownership::Own) {
             Err(Error::Unsupported { .. }) => self.install_as(table, Ownership::Shared),
@@ -405,7 +410,7 @@ impl Filter for Nftables {
         }
     }
 
-    fn change(&mut self, table: &str, changes: &[Change]) -> Result<Vec<RuleId>, Error> {
+    fn change(&mut self, table: &str, changes: &[TableChange]) -> Result<Vec<RuleId>, Error> {
         if change::new_rules(changes) > TOLD
             && let Some(made) = self.change_in_halves(table, changes)?
         {
@@ -430,7 +435,9 @@ impl Filter for Nftables {
 
     fn has(&mut self, table: &str) -> Result<bool, Error> {
         let question = |sequence| {
-            message::question(Kind::GetTable, Flags::ACK, sequence, |asked| asked.text(1, table))
+            message::question(Kind::GetTable, NetlinkFlags::ACK, sequence, |asked| {
+                asked.text(1, table)
+            })
         };
         match self.ask(question) {
             Ok(_table) => Ok(true),
@@ -441,7 +448,7 @@ impl Filter for Nftables {
 
     fn rules(&mut self, table: &str, chain: &str) -> Result<Vec<RuleId>, Error> {
         let question = |sequence| {
-            message::question(Kind::GetRule, Flags::DUMP, sequence, |rule| {
+            message::question(Kind::GetRule, NetlinkFlags::DUMP, sequence, |rule| {
                 rule.text(1, table);
                 rule.text(2, chain);
             })
@@ -570,18 +577,18 @@ fn connect() -> io::Result<Socket> {
 }
 
 fn delete(name: &str, batch: &mut Batch) {
-    batch.push(MessageSubject::Table, Kind::DeleteTable, Flags::empty(), |table| {
+    batch.push(MessageSubject::Table, Kind::DeleteTable, NetlinkFlags::empty(), |table| {
         table.text(1, name)
     });
 }
 
 /// Parses a counter of `table` (`NFTA_OBJ_*`, `NFTA_COUNTER_PACKETS`).
-fn count(table: &str, object: &[u8]) -> Option<Count> {
+fn count(table: &str, object: &[u8]) -> Option<CounterValue> {
     if text(object, 1)? != table {
         return None;
     }
     let packets = find_attribute(find_attribute(object, 4)?, 2)?;
-    Some(Count {
+    Some(CounterValue {
         name: text(object, 2)?.to_owned(),
         packets: u64::from_be_bytes(packets.try_into().ok()?),
     })

@@ -180,7 +180,7 @@ impl PacketSocket {
             return done.unsupported(packet);
         }
         let step = match packet.segments {
-            Segments::Train { stride } => usize::from(stride.max(1)),
+            Segments::Burst { stride } => usize::from(stride.max(1)),
             Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => packet.len().max(1),
         };
         let virtio = VirtioHeader::of(packet).before(ETHERNET).to_bytes();
@@ -292,7 +292,7 @@ impl FramePort for PacketSocket {
 /// Number of packets on the wire per message.
 fn pieces(packet: &PacketBuf) -> u64 {
     match packet.segments {
-        Segments::Train { .. } => 1,
+        Segments::Burst { .. } => 1,
         Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => wire_packets(packet),
     }
 }

@@ -14,7 +14,7 @@ use crate::socket;
 
 /// Sockets that receive the errors.
 #[derive(Debug)]
-pub struct PathErrors {
+pub struct PathMtuErrors {
     ip4: OwnedFd,
     /// `None` without IPv6.
     ip6: Option<OwnedFd>,
@@ -22,7 +22,7 @@ pub struct PathErrors {
 
 /// A packet that exceeded its path MTU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooBig {
+pub struct PacketTooBig {
     /// Its destination.
     pub to: IpAddr,
     /// Its SPI, if it was ESP, also in UDP, and the quote is long enough.
@@ -34,7 +34,7 @@ const ROOM: usize = 256;
 /// Messages read per call; more would repeat them.
 const MOST: usize = 256;
 
-impl PathErrors {
+impl PathMtuErrors {
     /// Opens the sockets. Needs `CAP_NET_RAW`.
     ///
     /// # Errors
@@ -49,7 +49,7 @@ impl PathErrors {
     }
 
     /// Packets that exceeded their path MTU since the last call.
-    pub fn take(&self, mut met: impl FnMut(TooBig)) {
+    pub fn take(&self, mut met: impl FnMut(PacketTooBig)) {
         for (socket, version) in [(Some(&self.ip4), Version::V4), (self.ip6.as_ref(), Version::V6)]
         {
             let Some(socket) = socket else { continue };
@@ -97,17 +97,17 @@ fn program(version: Version) -> [libc::sock_filter; 5] {
 }
 
 /// Parses the packet quoted behind the first eight bytes.
-fn quoted(version: Version, message: &[u8]) -> Option<TooBig> {
+fn quoted(version: Version, message: &[u8]) -> Option<PacketTooBig> {
     match version {
         Version::V4 => {
             let packet = message.get(header_len(message)? + 8..)?;
             let to = IpAddr::from(*packet.get(16..)?.first_chunk::<4>()?);
-            Some(TooBig { to, spi: spi(packet[9], packet.get(header_len(packet)?..)) })
+            Some(PacketTooBig { to, spi: spi(packet[9], packet.get(header_len(packet)?..)) })
         }
         Version::V6 => {
             let packet = message.get(8..)?;
             let to = IpAddr::from(*packet.get(24..)?.first_chunk::<16>()?);
-            Some(TooBig { to, spi: spi(packet[6], packet.get(40..)) })
+            Some(PacketTooBig { to, spi: spi(packet[6], packet.get(40..)) })
         }
     }
 }
@@ -155,7 +155,7 @@ mod tests {
         ] {
             let message = [&own[..], &icmp[..], &header[..], upper].concat();
             let to = if version == v4 { [192, 0, 0, 0].into() } else { "fd00::".parse().unwrap() };
-            assert_eq!(quoted(version, &message), Some(TooBig { to, spi }), "{message:?}");
+            assert_eq!(quoted(version, &message), Some(PacketTooBig { to, spi }), "{message:?}");
         }
     }
 }

@@ -25,7 +25,7 @@ const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
 /// Reads packets of a capture file in order.
 #[derive(Debug)]
-pub struct Source {
+pub struct PcapReader {
     format: Format,
 }
 
@@ -46,7 +46,7 @@ impl std::fmt::Debug for Format {
 /// A file whose first bytes were read to detect its format.
 type Start = io::Chain<io::Cursor<[u8; 4]>, Box<dyn Read + Send>>;
 
-impl Source {
+impl PcapReader {
     /// Opens a file.
     ///
     /// # Errors
@@ -99,17 +99,17 @@ impl Source {
 }
 
 /// Appends packets to a capture file.
-pub struct Sink {
+pub struct PcapWriter {
     writer: PcapWriter<Box<dyn Write + Send>>,
 }
 
-impl std::fmt::Debug for Sink {
+impl std::fmt::Debug for PcapWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Sink").finish_non_exhaustive()
     }
 }
 
-impl Sink {
+impl PcapWriter {
     /// Creates or truncates a file.
     ///
     /// # Errors
@@ -140,7 +140,7 @@ impl Sink {
     pub fn append(&mut self, packet: &PacketBuf) -> io::Result<()> {
         let now = Duration::from_nanos(clock::wall_nanoseconds());
         let step = match packet.segments {
-            Segments::Train { stride } => usize::from(stride.max(1)),
+            Segments::Burst { stride } => usize::from(stride.max(1)),
             Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => packet.len().max(1),
         };
         for bytes in packet.bytes().chunks(step) {
@@ -155,14 +155,14 @@ impl Sink {
 /// another.
 #[derive(Debug)]
 pub struct Pcap {
-    source: Option<Source>,
-    sink: Option<Sink>,
+    source: Option<PcapReader>,
+    sink: Option<PcapWriter>,
 }
 
 impl Pcap {
     /// Either may be missing: nothing is received then, or transmitted packets are only counted.
     #[must_use]
-    pub fn new(source: Option<Source>, sink: Option<Sink>) -> Self {
+    pub fn new(source: Option<PcapReader>, sink: Option<PcapWriter>) -> Self {
         Self { source, sink }
     }
 }
@@ -205,13 +205,13 @@ impl Port for Pcap {
 #[derive(Debug)]
 pub struct Tap<P> {
     port: P,
-    sink: Option<Sink>,
+    sink: Option<PcapWriter>,
 }
 
 impl<P: Port> Tap<P> {
     /// Taps `port`.
     #[must_use]
-    pub fn new(port: P, sink: Sink) -> Self {
+    pub fn new(port: P, sink: PcapWriter) -> Self {
         Self { port, sink: Some(sink) }
     }
 
@@ -319,7 +319,9 @@ mod tests {
 
     fn lengths(path: &Path) -> Vec<usize> {
         let (mut pool, mut batch) = (Pool::new(), Batch::new());
-        Pcap::new(Some(Source::open(path).unwrap()), None).receive(&mut pool, &mut batch).unwrap();
+        Pcap::new(Some(PcapReader::open(path).unwrap()), None)
+            .receive(&mut pool, &mut batch)
+            .unwrap();
         batch.as_slice().iter().map(PacketBuf::len).collect()
     }
 
@@ -327,9 +329,9 @@ mod tests {
     fn pcap_round_trips_and_splits_bursts() {
         let scratch = Scratch::new("written");
         let mut train = PacketBuf::from_slice(&[0x45; 250]);
-        train.segments = Segments::Train { stride: 100 };
+        train.segments = Segments::Burst { stride: 100 };
         let mut batch: Batch = [PacketBuf::from_slice(&[0x60; 3000]), train].into_iter().collect();
-        let mut port = Pcap::new(None, Some(Sink::create(&scratch.0).unwrap()));
+        let mut port = Pcap::new(None, Some(PcapWriter::create(&scratch.0).unwrap()));
         assert_eq!(port.transmit(&mut batch, &mut Pool::new()).packets, 4);
         drop(port);
         assert_eq!(lengths(&scratch.0), [3000, 100, 100, 50]);
@@ -339,7 +341,7 @@ mod tests {
     fn a_tap_sees_both_directions_and_changes_nothing() {
         let scratch = Scratch::new("tap");
         let (near, mut far) = Memory::pair(4);
-        let mut tap = Tap::new(near, Sink::create(&scratch.0).unwrap());
+        let mut tap = Tap::new(near, PcapWriter::create(&scratch.0).unwrap());
         let (mut pool, mut got) = (Pool::new(), Batch::new());
         let mut out: Batch = [PacketBuf::from_slice(&[0x45; 20])].into_iter().collect();
         assert_eq!(tap.transmit(&mut out, &mut pool).packets, 1);

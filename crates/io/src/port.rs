@@ -129,7 +129,7 @@ impl Accepts {
             Segments::One => true,
             Segments::Tcp { .. } => (is_v6 && self.tcp6) || (!is_v6 && self.tcp4),
             Segments::Udp { .. } => (is_v6 && self.udp6) || (!is_v6 && self.udp4),
-            Segments::Train { .. } => self.trains,
+            Segments::Burst { .. } => self.trains,
         };
         segments && (self.partial_checksums || !matches!(packet.checksum, Checksum::Partial { .. }))
     }
@@ -157,7 +157,7 @@ pub struct Refused {
     /// Larger than the link's or path's MTU (`EMSGSIZE`).
     pub too_big: u64,
     /// Path MTU for the last of `too_big`, if the kernel reports it.
-    pub path: Option<NarrowPath>,
+    pub path: Option<PathMtu>,
     /// Not of a kind that [`Port::accepts`] named, or the kernel just refused this kind for good.
     pub unsupported: u64,
     /// No route, link down, firewall and other errors.
@@ -168,7 +168,7 @@ pub struct Refused {
 
 /// The MTU of a path that was too small for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NarrowPath {
+pub struct PathMtu {
     /// Destination of the path.
     pub to: IpAddr,
     /// The MTU, in bytes of IP packet.
@@ -234,7 +234,7 @@ pub fn wire_packets(packet: &PacketBuf) -> u64 {
         |payload: usize, size: u16| (payload.div_ceil(usize::from(size.max(1)))).max(1) as u64;
     match (packet.segments, packet.checksum) {
         (Segments::One, _) => 1,
-        (Segments::Train { stride }, _) => pieces(packet.len(), stride),
+        (Segments::Burst { stride }, _) => pieces(packet.len(), stride),
         (Segments::Tcp { mss }, Checksum::Partial { start, .. }) => pieces(
             packet.len().saturating_sub(tcp_payload(packet.bytes(), usize::from(start))),
             mss,
@@ -260,9 +260,9 @@ mod tests {
     fn super_packets_count_as_what_they_become() {
         let mut packet = PacketBuf::from_slice(&[0x45; 3000]);
         assert_eq!(wire_packets(&packet), 1);
-        packet.segments = Segments::Train { stride: 1000 };
+        packet.segments = Segments::Burst { stride: 1000 };
         assert_eq!(wire_packets(&packet), 3);
-        packet.segments = Segments::Train { stride: 999 };
+        packet.segments = Segments::Burst { stride: 999 };
         assert_eq!(wire_packets(&packet), 4);
         packet.segments = Segments::Udp { size: 1486 };
         packet.checksum = Checksum::Partial { start: 20, offset: 6 };

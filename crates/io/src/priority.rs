@@ -9,7 +9,7 @@ const LAST: i32 = 19;
 ///
 /// # Errors
 /// The kernel's.
-pub fn stand_back() -> io::Result<()> {
+pub fn lower_priority() -> io::Result<()> {
     // SAFETY: takes three numbers; on Linux a `who` of 0 with PRIO_PROCESS is the calling thread.
     let result = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, LAST) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -28,7 +28,7 @@ mod tests {
     fn lowered_priority_affects_only_calling_thread() {
         let before = niceness();
         let there = std::thread::spawn(|| {
-            stand_back().unwrap();
+            lower_priority().unwrap();
             niceness()
         });
         assert_eq!((there.join().unwrap(), niceness()), (LAST, before));

@@ -19,7 +19,7 @@ use std::time::Duration;
 use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Protocol, Segments, Version, ipv4};
 
 use crate::cmsg::{ControlMessages, integer};
-use crate::esp_fanout::{self, Share};
+use crate::esp_fanout::{self, FanoutShare};
 use crate::mmsg::{MESSAGES, MmsgReceiver, MmsgSender, OutMessage, RecvCount};
 use crate::port::{Accepts, Port, Transmitted, wire_packets};
 use crate::socket::{self, RxOverflow, SocketName};
@@ -34,7 +34,7 @@ pub struct RawOptions {
     /// Receive only packets to this address; `None` for all of the host's.
     pub local: Option<IpAddr>,
     /// Share of ESP, if several ports share it; other protocols come whole.
-    pub share: Share,
+    pub share: FanoutShare,
     /// Mark of everything sent (`SO_MARK`); 0 for none.
     pub mark: u32,
     /// Bytes of kernel buffer to ask for in each direction.
@@ -47,7 +47,7 @@ impl RawOptions {
     /// All local addresses of a version, no mark, 8 MiB of kernel buffer each way.
     #[must_use]
     pub fn new(version: Version) -> Self {
-        let (protocol, share) = (Protocol::ESP, Share::ALL);
+        let (protocol, share) = (Protocol::ESP, FanoutShare::ALL);
         Self { version, protocol, local: None, share, mark: 0, buffer: 8 << 20, timed: false }
     }
 }
@@ -144,12 +144,12 @@ impl Raw {
         let packet = &packets[index];
         let step = match (packet.udp, packet.segments, packet.checksum) {
             (None, Segments::One, Checksum::AsIs | Checksum::Verified) => packet.len(),
-            (None, Segments::Train { stride }, Checksum::AsIs | Checksum::Verified) => {
+            (None, Segments::Burst { stride }, Checksum::AsIs | Checksum::Verified) => {
                 usize::from(stride.max(1))
             }
             (Some(_), _, _)
             | (None, Segments::Tcp { .. } | Segments::Udp { .. }, _)
-            | (None, Segments::One | Segments::Train { .. }, Checksum::Partial { .. }) => {
+            | (None, Segments::One | Segments::Burst { .. }, Checksum::Partial { .. }) => {
                 return done.unsupported(packet);
             }
         };

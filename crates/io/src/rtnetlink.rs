@@ -27,12 +27,12 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 pub use address::Address;
 pub use link::Link;
-pub use monitor::{Monitor, News};
-pub use neighbour::{Neighbour, Standing};
-pub use route::{Chosen, Route, RouteChange, Via};
-pub use route_monitor::{Change, Surroundings};
-pub use rule::{FirewallMark, Rule, RuleAction, Sender};
-pub use scoped_routes::Installed;
+pub use monitor::{Monitor, MonitorResult};
+pub use neighbour::{Neighbour, NeighbourState};
+pub use route::{Route, RouteChange, RouteLookup, Via};
+pub use route_monitor::{RouteMonitor, RoutingChange};
+pub use rule::{FirewallMark, Rule, RuleAction, RuleOrigin};
+pub use scoped_routes::ScopedRoutes;
 
 /// Errors of a request; `request` names it.
 #[derive(Debug, thiserror::Error)]

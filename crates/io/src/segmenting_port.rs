@@ -16,12 +16,12 @@ use crate::port::{Accepts, Port, Transmitted};
 
 /// A port behind the fallback.
 #[derive(Debug)]
-pub struct Fitted<P> {
+pub struct SegmentingPort<P> {
     port: P,
     fitting: Batch,
 }
 
-impl<P: Port> Fitted<P> {
+impl<P: Port> SegmentingPort<P> {
     /// Wraps `port`.
     #[must_use]
     pub fn new(port: P) -> Self {
@@ -41,7 +41,7 @@ impl<P: Port> Fitted<P> {
                 Ok(()) => return self.queue(packet, pool, done),
                 Err(_outside) => done.unsupported(&packet),
             },
-            Segments::Train { stride } => {
+            Segments::Burst { stride } => {
                 for bytes in packet.bytes().chunks(usize::from(stride.max(1))) {
                     let write = |out: &mut [u8]| out.copy_from_slice(bytes);
                     let piece = piece(&packet, bytes.len(), packet.checksum, pool, write);
@@ -82,7 +82,7 @@ impl<P: Port> Fitted<P> {
     }
 }
 
-impl<P: Port> Port for Fitted<P> {
+impl<P: Port> Port for SegmentingPort<P> {
     fn receive(&mut self, pool: &mut Pool, into: &mut Batch) -> io::Result<usize> {
         self.port.receive(pool, into)
     }
@@ -161,7 +161,7 @@ mod tests {
 
     fn through(accepts: Accepts, packets: Vec<PacketBuf>) -> (Transmitted, Vec<PacketBuf>) {
         let (near, mut far) = Memory::pair(1024);
-        let mut port = Fitted::new(near.accepting(accepts));
+        let mut port = SegmentingPort::new(near.accepting(accepts));
         let (mut pool, mut got) = (Pool::new(), Batch::new());
         let done = port.transmit(&mut packets.into_iter().collect(), &mut pool);
         let mut all = Vec::new();
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn segments_beyond_a_batch_keep_order() {
         let mut train = PacketBuf::from_slice(&[0x45; 700]);
-        train.segments = Segments::Train { stride: 2 };
+        train.segments = Segments::Burst { stride: 2 };
         let (first, last) = (PacketBuf::from_slice(&[1; 9]), PacketBuf::from_slice(&[2; 9]));
         let (done, got) = through(Accepts::PLAIN, vec![first, train, last]);
         assert_eq!((done.packets, got.len()), (352, 352));

@@ -8,7 +8,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 /// Requests by signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum SignalRequest {
     /// `SIGTERM` or `SIGINT`: finish what is under way and end.
     Stop,
     /// `SIGHUP`: read the configuration again.
@@ -39,10 +39,10 @@ impl Signals {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn next(&self) -> io::Result<Option<Request>> {
+    pub fn next(&self) -> io::Result<Option<SignalRequest>> {
         let Some(signal) = self.descriptor.read_signal()? else { return Ok(None) };
         let is_reload = i32::try_from(signal.ssi_signo) == Ok(libc::SIGHUP);
-        Ok(Some(if is_reload { Request::Reload } else { Request::Stop }))
+        Ok(Some(if is_reload { SignalRequest::Reload } else { SignalRequest::Stop }))
     }
 }
 
@@ -62,7 +62,7 @@ mod tests {
             let signals = Signals::block().unwrap();
             assert_eq!(signals.next().unwrap(), None);
             for (signal, request) in
-                [(libc::SIGHUP, Request::Reload), (libc::SIGTERM, Request::Stop)]
+                [(libc::SIGHUP, SignalRequest::Reload), (libc::SIGTERM, SignalRequest::Stop)]
             {
                 // SAFETY: sends a signal to this thread, which blocks it.
                 assert_eq!(unsafe { libc::pthread_kill(libc::pthread_self(), signal) }, 0);

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 use std::num::NonZeroU32;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use crate::NarrowPath;
+use crate::PathMtu;
 
 /// A `sockaddr_in` or `sockaddr_in6`.
 #[derive(Clone, Copy, Debug)]
@@ -245,7 +245,7 @@ pub(crate) fn bind_to_device(socket: BorrowedFd<'_>, index: NonZeroU32) -> io::R
 /// The kernel's present path MTU to an address.
 ///
 /// Three system calls: for the rare moment after an `EMSGSIZE`.
-pub(crate) fn narrow_path(remote: IpAddr, mark: u32) -> Option<NarrowPath> {
+pub(crate) fn narrow_path(remote: IpAddr, mark: u32) -> Option<PathMtu> {
     let probe = open(family(remote), libc::SOCK_DGRAM, 0).ok()?;
     let probe = std::os::fd::AsFd::as_fd(&probe);
     set_mark(probe, mark).ok()?;
@@ -255,7 +255,7 @@ pub(crate) fn narrow_path(remote: IpAddr, mark: u32) -> Option<NarrowPath> {
         IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
     };
     let mtu = option(probe, level, name).ok().and_then(|mtu| u32::try_from(mtu).ok())?;
-    Some(NarrowPath { to: remote, mtu })
+    Some(PathMtu { to: remote, mtu })
 }
 
 #[cfg(test)]

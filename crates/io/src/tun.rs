@@ -65,7 +65,7 @@ pub enum Queues {
 
 /// Position among a device's queues. The first one counts the device's drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum QueueOrder {
     /// The first.
     First,
     /// Any other.
@@ -138,7 +138,7 @@ impl Tun {
     ///
     /// # Errors
     /// The kernel's: no queue of a TUN.
-    pub fn of_queue(queue: OwnedFd, options: &TunOptions, place: Place) -> io::Result<Self> {
+    pub fn of_queue(queue: OwnedFd, options: &TunOptions, place: QueueOrder) -> io::Result<Self> {
         let file = File::from(queue);
         let mut request = Request { name: [0; 16], flags: 0, rest: [0; 22] };
         // SAFETY: TUNGETIFF writes one `ifreq`, of which `Request` has size and layout.
@@ -147,8 +147,8 @@ impl Tun {
         let header = if has_header { Header::Virtio } else { Header::None };
         let tun = Self::of(file, options, &request.name, header)?;
         let dropped = match place {
-            Place::First => Some(dropped_by(tun.name()).unwrap_or(0)),
-            Place::Other => None,
+            QueueOrder::First => Some(dropped_by(tun.name()).unwrap_or(0)),
+            QueueOrder::Other => None,
         };
         Ok(Self { dropped, ..tun })
     }
@@ -178,10 +178,10 @@ impl Tun {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn persist(&self, keep: Keep) -> io::Result<()> {
+    pub fn persist(&self, keep: Persistence) -> io::Result<()> {
         let value: libc::c_ulong = match keep {
-            Keep::WhileOpen => 0,
-            Keep::UntilDeleted => 1,
+            Persistence::WhileOpen => 0,
+            Persistence::UntilDeleted => 1,
         };
         // SAFETY: TUNSETPERSIST takes its argument by value.
         check(unsafe { libc::ioctl(self.file.as_raw_fd(), TUNSETPERSIST, value) })
@@ -306,7 +306,7 @@ fn since(nanoseconds: u64) -> Duration {
 
 /// Lifetime of a TUN device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keep {
+pub enum Persistence {
     /// Until its last queue is closed.
     WhileOpen,
     /// Until somebody deletes it.
@@ -421,7 +421,7 @@ fn kind<'a>(accepts: &'a mut Accepts, packet: &PacketBuf) -> &'a mut bool {
         (Segments::Tcp { .. }, true) => &mut accepts.tcp6,
         (Segments::Udp { .. }, false) => &mut accepts.udp4,
         (Segments::Udp { .. }, true) => &mut accepts.udp6,
-        (Segments::One | Segments::Train { .. }, _) => &mut accepts.trains,
+        (Segments::One | Segments::Burst { .. }, _) => &mut accepts.trains,
     }
 }
 

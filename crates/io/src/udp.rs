@@ -39,7 +39,7 @@ use crate::socket::{self, RxOverflow, SocketName};
 use self::path::{ask_for_path, read_path, write_source, write_tos};
 
 pub(crate) use self::path::write_path;
-pub use self::per_address::Site;
+pub use self::per_address::PerAddressSockets;
 
 /// Most datagrams in a `UDP_SEGMENT` message that every kernel takes (`UDP_MAX_SEGMENTS`).
 const MAX_SEGMENTS: usize = 64;
@@ -95,7 +95,7 @@ pub struct Udp {
     trains_arrive: bool,
     overflow: RxOverflow,
     waited: Duration,
-    daemons: Option<SyncSender<ike::Datagram>>,
+    daemons: Option<SyncSender<ike::IkeDatagram>>,
 }
 
 impl Udp {
@@ -170,7 +170,7 @@ impl Udp {
 
     /// Passes IKE messages to `daemons` instead of batches.
     #[must_use]
-    pub fn sharing_with(self, daemons: SyncSender<ike::Datagram>) -> Self {
+    pub fn sharing_with(self, daemons: SyncSender<ike::IkeDatagram>) -> Self {
         Self { daemons: Some(daemons), ..self }
     }
 
@@ -178,8 +178,8 @@ impl Udp {
     ///
     /// # Errors
     /// The kernel's: too many descriptors open.
-    pub fn site(&self) -> io::Result<Site> {
-        Ok(Site::of(self.socket.try_clone()?, self.local, self.mark))
+    pub fn site(&self) -> io::Result<PerAddressSockets> {
+        Ok(PerAddressSockets::of(self.socket.try_clone()?, self.local, self.mark))
     }
 
     /// Accepts IPv6 datagrams without checksum, which the kernel drops otherwise (RFC 6936 §4).
@@ -452,7 +452,7 @@ fn stride(packet: &PacketBuf) -> Option<u16> {
     match (packet.segments, packet.checksum) {
         (_, Checksum::Partial { .. }) | (Segments::Tcp { .. } | Segments::Udp { .. }, _) => None,
         (Segments::One, _) => Some(u16::try_from(packet.len()).unwrap_or(u16::MAX).max(1)),
-        (Segments::Train { stride }, _) => Some(stride.max(1)),
+        (Segments::Burst { stride }, _) => Some(stride.max(1)),
     }
 }
 

@@ -120,7 +120,7 @@ impl VirtioHeader {
                 header.gso_size = size;
                 header.header_len = header.csum_start.saturating_add(8);
             }
-            Segments::One | Segments::Train { .. } => {}
+            Segments::One | Segments::Burst { .. } => {}
         }
         header
     }

@@ -90,7 +90,7 @@ pub struct ProgramOptions {
     /// The largest IP packet that it takes, in bytes.
     pub mtu: u32,
     /// Selection of frames.
-    pub takes: Takes,
+    pub selection: FrameSelection,
     /// Number of queues, from the first one on, that may have sockets.
     pub queues: u32,
 }
@@ -109,7 +109,7 @@ impl ProgramOptions {
 
 /// Selections of frames for the sockets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Takes {
+pub enum FrameSelection {
     /// ESP, and ESP in UDP. It is also sent by the rings.
     Esp {
         /// UDP ports of ESP in UDP.
@@ -118,7 +118,7 @@ pub enum Takes {
     /// Only ESP to the host itself. Such sockets send nothing but ESP.
     OwnEsp,
     /// Packets to forward. They are sent, also as super-packets, by the packet socket.
-    Passing,
+    Forwarded,
 }
 
 /// The program at a device, which redirects frames to the sockets of its queues. It is detached
@@ -153,7 +153,7 @@ const ADDRESSES: u32 = 1 << 16;
 
 /// Destination of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum XdpVerdict {
     /// To the socket of its queue.
     Socket,
     /// To the kernel.
@@ -210,7 +210,7 @@ impl Program {
     ///
     /// # Errors
     /// The kernel's; earlier changes stay.
-    pub fn know_host(&self, now: &[IpAddr]) -> io::Result<()> {
+    pub fn set_host_addresses(&self, now: &[IpAddr]) -> io::Result<()> {
         let own = self.own.as_fd();
         now.iter().try_for_each(|address| bpf::insert_address(own, &key(*address)))?;
         let mut gone = bpf::list_addresses(own)?;
@@ -228,10 +228,10 @@ impl Program {
     ///
     /// # Errors
     /// The kernel's: a frame without a whole Ethernet header, or larger than a page.
-    pub fn verdict(&self, frame: &[u8]) -> io::Result<Verdict> {
+    pub fn verdict(&self, frame: &[u8]) -> io::Result<XdpVerdict> {
         const XDP_REDIRECT: u32 = 4;
         let answer = bpf::test_run(self.program.as_fd(), frame)?;
-        Ok(if answer == XDP_REDIRECT { Verdict::Socket } else { Verdict::Kernel })
+        Ok(if answer == XDP_REDIRECT { XdpVerdict::Socket } else { XdpVerdict::Kernel })
     }
 }
 
@@ -239,10 +239,10 @@ impl Program {
 fn load(options: &ProgramOptions, sockets: &OwnedFd, own: &OwnedFd) -> Result<OwnedFd, XdpError> {
     let (own, sockets) = (own.as_raw_fd(), sockets.as_raw_fd());
     let frames = program::FrameFilter { mac: options.mac, most: options.most() };
-    let code = match &options.takes {
-        Takes::Esp { ports } => program::esp(frames, ports, sockets),
-        Takes::OwnEsp => program::own_esp(frames, own, sockets),
-        Takes::Passing => program::passing(frames, own, sockets),
+    let code = match &options.selection {
+        FrameSelection::Esp { ports } => program::esp(frames, ports, sockets),
+        FrameSelection::OwnEsp => program::own_esp(frames, own, sockets),
+        FrameSelection::Forwarded => program::passing(frames, own, sockets),
     };
     bpf::load(&code).map_err(|(error, words)| XdpError::Program(error, words))
 }
@@ -267,13 +267,13 @@ pub struct Xdp {
     others: PacketSocket,
     both: Poller,
     /// The source to read first: they alternate, so that neither starves.
-    first: Source,
+    first: PcapReader,
     /// Frames of a batch for the packet socket.
     rest: Frames,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
+enum PcapReader {
     Queue,
     Others,
 }
@@ -289,15 +289,15 @@ impl Xdp {
         if let Some(descriptor) = others.descriptor() {
             both.add(descriptor, 1)?;
         }
-        Ok(Self { queue, others, both, first: Source::Queue, rest: Frames::new() })
+        Ok(Self { queue, others, both, first: PcapReader::Queue, rest: Frames::new() })
     }
 
     fn receive_from_queue(&mut self, pool: &mut Pool, into: &mut Batch) {
         let before = into.len();
         self.queue.receive(pool, into);
-        match self.queue.program.options.takes {
-            Takes::Esp { .. } | Takes::OwnEsp => {}
-            Takes::Passing => into.as_mut_slice()[before..].iter_mut().for_each(surmise),
+        match self.queue.program.options.selection {
+            FrameSelection::Esp { .. } | FrameSelection::OwnEsp => {}
+            FrameSelection::Forwarded => into.as_mut_slice()[before..].iter_mut().for_each(surmise),
         }
     }
 }
@@ -305,7 +305,7 @@ impl Xdp {
 /// Virtual links leave checksums open, which a ring does not report.
 fn surmise(packet: &mut PacketBuf) {
     if let Ok(ip) = IpPacket::parse(packet.bytes()) {
-        packet.checksum = checksum::surmise(&ip, packet.bytes());
+        packet.checksum = checksum::verify_if_cheap(&ip, packet.bytes());
     }
 }
 
@@ -313,15 +313,15 @@ impl FramePort for Xdp {
     fn receive(&mut self, pool: &mut Pool, into: &mut Batch) -> io::Result<usize> {
         let before = into.len();
         match self.first {
-            Source::Queue => {
+            PcapReader::Queue => {
                 self.receive_from_queue(pool, into);
                 self.others.receive(pool, into)?;
-                self.first = Source::Others;
+                self.first = PcapReader::Others;
             }
-            Source::Others => {
+            PcapReader::Others => {
                 self.others.receive(pool, into)?;
                 self.receive_from_queue(pool, into);
-                self.first = Source::Queue;
+                self.first = PcapReader::Queue;
             }
         }
         Ok(into.len() - before)
@@ -331,7 +331,7 @@ impl FramePort for Xdp {
     fn transmit(&mut self, frames: &mut Frames, pool: &mut Pool) -> Transmitted {
         let Self { queue, others, rest, .. } = self;
         let program = Arc::clone(&queue.program);
-        let Takes::Esp { ports } = &program.options.takes else {
+        let FrameSelection::Esp { ports } = &program.options.selection else {
             return others.transmit(frames, pool);
         };
         let mut done = Transmitted::default();
@@ -431,7 +431,7 @@ impl FramePort for Queue {
 /// Bytes of the longest IP packet of a buffer.
 fn longest(packet: &PacketBuf) -> usize {
     match packet.segments {
-        Segments::Train { stride } => usize::from(stride).min(packet.len()),
+        Segments::Burst { stride } => usize::from(stride).min(packet.len()),
         Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => packet.len(),
     }
 }
@@ -440,7 +440,7 @@ fn longest(packet: &PacketBuf) -> usize {
 #[inline]
 fn is_for_ring(packet: &PacketBuf, ports: &[u16]) -> bool {
     let is_whole = match packet.segments {
-        Segments::One | Segments::Train { .. } => packet.checksum == Checksum::AsIs,
+        Segments::One | Segments::Burst { .. } => packet.checksum == Checksum::AsIs,
         Segments::Tcp { .. } | Segments::Udp { .. } => false,
     };
     if !is_whole || packet.udp.is_some() {
@@ -483,7 +483,7 @@ mod tests {
             (udp("[2001:db8::1]:1025", "[2001:db8::2]:4500"), true),
             (udp("192.0.2.1:53", "192.0.2.2:1025"), false),
             (packets::tcp_super("192.0.2.1:4500", "192.0.2.2:4500", &[7; 100], 50), false),
-            (changed(|packet| packet.segments = Segments::Train { stride: 20 }), true),
+            (changed(|packet| packet.segments = Segments::Burst { stride: 20 }), true),
             (changed(|packet| packet.segments = Segments::Udp { size: 20 }), false),
             (changed(|packet| packet.checksum = Checksum::Partial { start: 20, offset: 6 }), false),
             (PacketBuf::from_slice(b"no packet"), false),

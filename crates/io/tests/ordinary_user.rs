@@ -6,8 +6,8 @@ use std::{net::Ipv4Addr, os::fd::AsFd};
 
 use uxfrm_io::netns::{become_root, set_sysctl};
 use uxfrm_io::nftables::{
-    Among, Chain, Change, Condition, Error, Filter as _, Hook, Keys, Rule, Set, SetId, Table,
-    Verdict,
+    Chain, Condition, Error, Hook, PacketFilter as _, Rule, Set, SetId, SetKeys, SetLookup, Table,
+    TableChange, XdpVerdict,
 };
 use uxfrm_io::{Namespace, Raw, RawOptions, Rtnetlink, Tun, TunOptions, Udp, UdpOptions};
 use uxfrm_io::{Nftables, rtnetlink::Prefix};
@@ -49,7 +49,7 @@ fn long_tables() {
     };
     let most = std::fs::read_to_string("/proc/sys/net/core/wmem_max").unwrap();
     let most: u64 = most.trim().parse().unwrap();
-    let mut keys = Keys::new(64);
+    let mut keys = SetKeys::new(64);
     // A buffer may have twice as many bytes.
     (0..3 * most / 64).for_each(|key| keys.push(&[key.to_be_bytes(); 8].concat()));
     let any = Prefix::new(Ipv4Addr::UNSPECIFIED.into(), 32).unwrap();
@@ -57,9 +57,9 @@ fn long_tables() {
     let set = SetId(1);
     let rule = Rule {
         conditions: vec![Condition::version(Version::V4)],
-        among: Some(Among { questions, set }),
+        set_lookup: Some(SetLookup { questions, set }),
         counter: None,
-        verdict: Verdict::Drop,
+        verdict: XdpVerdict::Drop,
     };
     let chain = |rules| vec![Chain { name: "in", hook: Some(Hook::Input), rules }];
     let empty = Table {
@@ -79,12 +79,12 @@ fn long_tables() {
     let many = vec![rule; usize::try_from(most / 200).unwrap()];
     let error = nftables.replace_rules(&Table { chains: chain(many), ..full.clone() }).unwrap_err();
     assert!(matches!(error, Error::TooLong { .. }), "{error}");
-    nftables.change(NAME, &[Change::DeleteSet { set }]).unwrap_err();
+    nftables.change(NAME, &[TableChange::DeleteSet { set }]).unwrap_err();
     nftables.replace_rules(&full).unwrap();
     assert_eq!(nftables.rules(NAME, "in").unwrap().len(), 1);
     // Each of them is there, or the kernel would refuse.
-    nftables.change(NAME, &[Change::DeleteKeys { set, keys: keys.clone() }]).unwrap();
-    nftables.change(NAME, &[Change::AddKeys { set, keys }]).unwrap();
+    nftables.change(NAME, &[TableChange::DeleteKeys { set, keys: keys.clone() }]).unwrap();
+    nftables.change(NAME, &[TableChange::AddKeys { set, keys }]).unwrap();
     nftables.replace_rules(&empty).unwrap();
     assert_eq!(nftables.rules(NAME, "in").unwrap(), []);
 }

@@ -19,7 +19,7 @@ const OPTIONS: &str = "port, ipproto, gue, peer, peer_port, local, dev, -6 or no
 
 /// What is to be done with a receive port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fou {
+pub enum FouAction {
     /// `fou add`
     Add(FouPort),
     /// `fou del`
@@ -37,19 +37,19 @@ pub struct FouPort {
     pub device: Option<String>,
 }
 
-pub(crate) fn read(cursor: &mut Cursor<'_, '_>, version: Version) -> Result<Fou, Error> {
+pub(crate) fn read(cursor: &mut Cursor<'_, '_>, version: Version) -> Result<FouAction, Error> {
     let word = cursor.next(COMMANDS)?;
     if is_abbreviation(word, "add") {
         let port = options(cursor, version)?;
         match (port.request.protocol, port.request.kind) {
             (0, DIRECT) => Err(Error::FouNeither),
-            (0, _) | (_, DIRECT) => Ok(Fou::Add(port)),
+            (0, _) | (_, DIRECT) => Ok(FouAction::Add(port)),
             (_, _) => Err(Error::FouBoth),
         }
     } else if is_abbreviation(word, "delete") {
-        options(cursor, version).map(Fou::Delete)
+        options(cursor, version).map(FouAction::Delete)
     } else if is_abbreviation(word, "show") {
-        cursor.take().map_or(Ok(Fou::Show), |_| Err(Error::FouShow))
+        cursor.take().map_or(Ok(FouAction::Show), |_| Err(Error::FouShow))
     } else {
         Err(words::Error::command(word, COMMANDS).into())
     }
@@ -139,19 +139,19 @@ fn protocol(cursor: &mut Cursor<'_, '_>) -> Result<u8, words::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Command, command};
+    use crate::{TunnelCommand, command};
 
-    fn read(line: &str) -> Result<Fou, Error> {
+    fn read(line: &str) -> Result<FouAction, Error> {
         match command(&line.split(' ').collect::<Vec<_>>())? {
-            Command::Fou(fou) => Ok(fou),
-            Command::Link(_) => unreachable!("it begins with fou"),
+            TunnelCommand::Fou(fou) => Ok(fou),
+            TunnelCommand::Link(_) => unreachable!("it begins with fou"),
         }
     }
 
     #[test]
     fn fou_port_attributes_are_iproute2s() {
         let request = PortRequest { family: Some(2), port: 5555, kind: 1, ..Default::default() };
-        let add = |request| Fou::Add(FouPort { request, device: None });
+        let add = |request| FouAction::Add(FouPort { request, device: None });
         let v4 = add(PortRequest { protocol: 4, ..request.clone() });
         assert_eq!(read("ip fou add port 5555 ipproto 4"), Ok(v4.clone()));
         assert_eq!(read("f a port 0x15b3 ipproto ipip"), Ok(v4));
@@ -166,8 +166,8 @@ mod tests {
         };
         let line = "fou del port 5555 peer 10.0.0.2 peer_port 9 local 10.0.0.1 dev eth0";
         let device = Some("eth0".to_owned());
-        assert_eq!(read(line), Ok(Fou::Delete(FouPort { request: peer, device })));
-        assert_eq!(read("fou s"), Ok(Fou::Show));
+        assert_eq!(read(line), Ok(FouAction::Delete(FouPort { request: peer, device })));
+        assert_eq!(read("fou s"), Ok(FouAction::Show));
         let checked = PortRequest {
             protocol: 41,
             family: Some(10),

@@ -1,10 +1,10 @@
 //! The grammar's own page, completion and manual, made from one table of its words.
 
-use uxfrm_cli_grammar::{Phrase, completion, is_abbreviation, page, takes_value, words_of};
-use uxfrm_tunnel::Kind;
+use uxfrm_cli_grammar::{WordAndValue, completion, is_abbreviation, page, takes_value, words_of};
+use uxfrm_tunnel::TunnelKind;
 
-const FOU_COMMANDS: [Phrase; 3] = [("add", "OPTIONS"), ("delete", "OPTIONS"), ("show", "")];
-const FOU: [Phrase; 10] = [
+const FOU_COMMANDS: [WordAndValue; 3] = [("add", "OPTIONS"), ("delete", "OPTIONS"), ("show", "")];
+const FOU: [WordAndValue; 10] = [
     ("port", "PORT"),
     ("ipproto", "PROTO"),
     ("gue", ""),
@@ -16,14 +16,14 @@ const FOU: [Phrase; 10] = [
     ("udp6zerocsumrx", ""),
     ("noudp6zerocsumrx", ""),
 ];
-const LINK_COMMANDS: [Phrase; 4] =
+const LINK_COMMANDS: [WordAndValue; 4] =
     [("add", "NAME OPTIONS"), ("change", "NAME OPTIONS"), ("delete", "NAME"), ("show", "[ NAME ]")];
 /// Before `type`.
-const LINK: [Phrase; 6] =
+const LINK: [WordAndValue; 6] =
     [("name", "NAME"), ("dev", "NAME"), ("mtu", "MTU"), ("up", ""), ("down", ""), ("type", "TYPE")];
-const SHOW: [Phrase; 3] = [("dev", "NAME"), ("type", "TYPE"), ("up", "")];
+const SHOW: [WordAndValue; 3] = [("dev", "NAME"), ("type", "TYPE"), ("up", "")];
 /// Behind `type`, of every kind.
-const TUNNEL: [Phrase; 21] = [
+const TUNNEL: [WordAndValue; 21] = [
     ("remote", "ADDR"),
     ("local", "ADDR"),
     ("ttl", "TTL"),
@@ -47,11 +47,11 @@ const TUNNEL: [Phrase; 21] = [
     ("mode", "MODE"),
 ];
 /// Over IPv4.
-const OVER_V4: [Phrase; 4] =
+const OVER_V4: [WordAndValue; 4] =
     [("pmtudisc", ""), ("nopmtudisc", ""), ("ignore-df", ""), ("noignore-df", "")];
-const OVER_V6: [Phrase; 2] =
+const OVER_V6: [WordAndValue; 2] =
     [("encaplimit", "{ 0..255 | none }"), ("flowlabel", "{ LABEL | inherit }")];
-const GRE: [Phrase; 9] = [
+const GRE: [WordAndValue; 9] = [
     ("key", "KEY"),
     ("ikey", "KEY"),
     ("okey", "KEY"),
@@ -62,10 +62,10 @@ const GRE: [Phrase; 9] = [
     ("icsum", ""),
     ("ocsum", ""),
 ];
-const SIT: [Phrase; 2] = [("6rd-prefix", "PREFIX"), ("6rd-relay_prefix", "PREFIX")];
+const SIT: [WordAndValue; 2] = [("6rd-prefix", "PREFIX"), ("6rd-relay_prefix", "PREFIX")];
 
 /// Options before the command.
-const OPTIONS: [Phrase; 11] = [
+const OPTIONS: [WordAndValue; 11] = [
     ("-statistics", ""),
     ("-details", ""),
     ("-oneline", ""),
@@ -80,14 +80,14 @@ const OPTIONS: [Phrase; 11] = [
 ];
 
 /// The options behind `type KIND`.
-fn options(kind: Kind) -> Vec<Phrase> {
+fn options(kind: TunnelKind) -> Vec<WordAndValue> {
     let mut phrases = TUNNEL.to_vec();
     match kind {
-        Kind::Ipip => phrases.extend(OVER_V4),
-        Kind::Sit => phrases.extend(OVER_V4.into_iter().chain(SIT)),
-        Kind::Gre => phrases.extend(OVER_V4.into_iter().chain(GRE)),
-        Kind::Ip6tnl => phrases.extend(OVER_V6),
-        Kind::Ip6gre => phrases.extend(OVER_V6.into_iter().chain(GRE)),
+        TunnelKind::Ipip => phrases.extend(OVER_V4),
+        TunnelKind::Sit => phrases.extend(OVER_V4.into_iter().chain(SIT)),
+        TunnelKind::Gre => phrases.extend(OVER_V4.into_iter().chain(GRE)),
+        TunnelKind::Ip6tnl => phrases.extend(OVER_V6),
+        TunnelKind::Ip6gre => phrases.extend(OVER_V6.into_iter().chain(GRE)),
     }
     if kind.is_gre() {
         phrases.retain(|(word, _)| *word != "mode");
@@ -95,16 +95,16 @@ fn options(kind: Kind) -> Vec<Phrase> {
     phrases
 }
 
-fn modes(kind: Kind) -> &'static [&'static str] {
+fn modes(kind: TunnelKind) -> &'static [&'static str] {
     match kind {
-        Kind::Ipip => &["ipip", "any"],
-        Kind::Sit => &["ip6ip", "ipip", "any"],
-        Kind::Ip6tnl => &["ip6ip6", "ipip6", "any"],
-        Kind::Gre | Kind::Ip6gre => &[],
+        TunnelKind::Ipip => &["ipip", "any"],
+        TunnelKind::Sit => &["ip6ip", "ipip", "any"],
+        TunnelKind::Ip6tnl => &["ip6ip6", "ipip6", "any"],
+        TunnelKind::Gre | TunnelKind::Ip6gre => &[],
     }
 }
 
-fn commands(object: &str) -> &'static [Phrase] {
+fn commands(object: &str) -> &'static [WordAndValue] {
     if object == "fou" { &FOU_COMMANDS } else { &LINK_COMMANDS }
 }
 
@@ -118,7 +118,7 @@ pub fn text(object: &str) -> String {
         text += "PROTO := { ipip | ipv6 | gre | esp | 1..255 }\n";
     } else {
         page::options(&mut text, "OPTIONS", &LINK);
-        for kind in Kind::ALL {
+        for kind in TunnelKind::ALL {
             page::options(&mut text, &format!("TYPE {}", kind.name()), &options(kind));
         }
     }
@@ -172,7 +172,7 @@ fn of_tunnel(rest: &[&str], last: &str, interfaces: &[String]) -> Vec<String> {
     let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     let at = rest.iter().position(|word| *word == "type");
     let kind = at.and_then(|at| rest.get(at + 1));
-    let kind = Kind::ALL.into_iter().find(|one| kind.is_some_and(|kind| *kind == one.name()));
+    let kind = TunnelKind::ALL.into_iter().find(|one| kind.is_some_and(|kind| *kind == one.name()));
     match (at, kind) {
         (None, _) if last == "dev" => interfaces.to_vec(),
         (None, _) if takes_value(&LINK, last) => Vec::new(),
@@ -191,7 +191,7 @@ fn of_tunnel(rest: &[&str], last: &str, interfaces: &[String]) -> Vec<String> {
 }
 
 fn kinds() -> Vec<String> {
-    Kind::ALL.map(|kind| kind.name().to_owned()).to_vec()
+    TunnelKind::ALL.map(|kind| kind.name().to_owned()).to_vec()
 }
 
 /// The grammar's part of uxfrm-fou(8) or uxfrm-link(8), in roff.
@@ -204,7 +204,7 @@ pub fn manual(object: &str) -> String {
         page += FOU_SECTIONS;
     } else {
         page::section(&mut page, "LINKS", &LINK);
-        for kind in Kind::ALL {
+        for kind in TunnelKind::ALL {
             page::section(
                 &mut page,
                 &format!("TYPE {}", kind.name().to_uppercase()),
@@ -325,7 +325,7 @@ mod tests {
         for (word, takes) in LINK.into_iter().filter(|(word, _)| *word != "type") {
             accepts(&format!("link add t {word} {} type gre", value(takes)));
         }
-        for kind in Kind::ALL {
+        for kind in TunnelKind::ALL {
             for (word, takes) in options(kind) {
                 accepts(&format!("link add t type {} {word} {}", kind.name(), value(takes)));
             }
@@ -340,11 +340,12 @@ mod tests {
     fn help_and_manual_contain_every_tunnel_word() {
         for object in ["fou", "link"] {
             let (help, manual) = (text(object), manual(object).replace("\\-", "-"));
-            let mut all: Vec<Phrase> = commands(object).to_vec();
+            let mut all: Vec<WordAndValue> = commands(object).to_vec();
             all.extend(OPTIONS);
             match object {
                 "fou" => all.extend(FOU),
-                _ => all.extend(LINK.into_iter().chain(Kind::ALL.into_iter().flat_map(options))),
+                _ => all
+                    .extend(LINK.into_iter().chain(TunnelKind::ALL.into_iter().flat_map(options))),
             }
             for (word, _) in all {
                 assert!(help.split_whitespace().any(|one| one == word), "{word} in help");

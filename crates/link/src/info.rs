@@ -2,13 +2,13 @@
 
 use std::net::IpAddr;
 
-use uxfrm_netlink::{Counts, fou::PortAttributes};
+use uxfrm_netlink::{NamedCounters, fou::PortAttributes};
 use uxfrm_packet::Version;
 use uxfrm_tunnel::config::{
-    Carries, Field, FlowLabel, Framing, InnerDf, Octet, PathMtuDiscovery, RemoteOffload,
-    SourcePort, UdpChecksum, UdpEncap,
+    CarriedVersions, FlowLabel, GreField, HeaderByte, InnerDf, PathMtuDiscovery, RemoteOffload,
+    SourcePort, UdpChecksum, UdpEncap, UdpFraming,
 };
-use uxfrm_tunnel::{Config, Kind};
+use uxfrm_tunnel::{TunnelConfig, TunnelKind};
 
 use crate::json::{Json, Members};
 
@@ -33,7 +33,7 @@ pub(crate) fn device(port: &PortAttributes) -> Option<u32> {
 }
 
 /// The counters of a port that are drop reasons.
-pub(crate) fn drops(counts: &Counts) -> impl Iterator<Item = (String, u64)> {
+pub(crate) fn drops(counts: &NamedCounters) -> impl Iterator<Item = (String, u64)> {
     counts.0.iter().filter(|(name, _)| name.starts_with("tunnel_")).cloned()
 }
 
@@ -74,7 +74,7 @@ impl Info {
 }
 
 /// What is said of a tunnel (`ip/link_iptnl.c: iptunnel_print_opt` and its like).
-pub(crate) fn of(config: &Config) -> Info {
+pub(crate) fn of(config: &TunnelConfig) -> Info {
     let mut info = Info::default();
     if !config.kind.is_gre() {
         let proto = proto(config);
@@ -91,7 +91,7 @@ pub(crate) fn of(config: &Config) -> Info {
     if config.kind.is_gre() {
         gre(config, &mut info);
     }
-    if config.kind == Kind::Sit {
+    if config.kind == TunnelKind::Sit {
         six_rd(config, &mut info);
     }
     if let Some(udp) = config.udp {
@@ -100,30 +100,30 @@ pub(crate) fn of(config: &Config) -> Info {
     info
 }
 
-fn proto(config: &Config) -> &'static str {
+fn proto(config: &TunnelConfig) -> &'static str {
     match (config.kind, config.carries) {
-        (Kind::Ipip, _) | (_, Carries::Both) => "any",
-        (Kind::Ip6tnl, Carries::V4) => "ipip6",
-        (Kind::Ip6tnl, Carries::V6) => "ip6ip6",
-        (_, Carries::V4) => "ipip",
-        (_, Carries::V6) => "ip6ip",
+        (TunnelKind::Ipip, _) | (_, CarriedVersions::Both) => "any",
+        (TunnelKind::Ip6tnl, CarriedVersions::V4) => "ipip6",
+        (TunnelKind::Ip6tnl, CarriedVersions::V6) => "ip6ip6",
+        (_, CarriedVersions::V4) => "ipip",
+        (_, CarriedVersions::V6) => "ip6ip",
     }
 }
 
-fn over_v4(config: &Config, info: &mut Info) {
+fn over_v4(config: &TunnelConfig, info: &mut Info) {
     match config.ttl {
-        Octet::Inherit => info.put("ttl inherit", "ttl", Json::Number(0)),
-        Octet::Fixed(ttl) => info.put(format!("ttl {ttl}"), "ttl", Json::number(ttl)),
+        HeaderByte::Inherit => info.put("ttl inherit", "ttl", Json::Number(0)),
+        HeaderByte::Fixed(ttl) => info.put(format!("ttl {ttl}"), "ttl", Json::number(ttl)),
     }
     match config.tos {
-        Octet::Inherit => info.put("tos inherit", "tos", Json::text("0x1")),
-        Octet::Fixed(0) => {}
-        Octet::Fixed(tos) => {
+        HeaderByte::Inherit => info.put("tos inherit", "tos", Json::text("0x1")),
+        HeaderByte::Fixed(0) => {}
+        HeaderByte::Fixed(tos) => {
             info.put(format!("tos {tos:#x}"), "tos", Json::Text(format!("{tos:#x}")))
         }
     }
     match (config.path_mtu, config.kind) {
-        (PathMtuDiscovery::On, Kind::Gre) => info.members.put("pmtudisc", Json::Flag(true)),
+        (PathMtuDiscovery::On, TunnelKind::Gre) => info.members.put("pmtudisc", Json::Flag(true)),
         (PathMtuDiscovery::On, _) => info.put("pmtudisc", "pmtudisc", Json::Flag(true)),
         (PathMtuDiscovery::Off, _) => info.put("nopmtudisc", "pmtudisc", Json::Flag(false)),
     }
@@ -132,10 +132,10 @@ fn over_v4(config: &Config, info: &mut Info) {
     }
 }
 
-fn over_v6(config: &Config, info: &mut Info) {
+fn over_v6(config: &TunnelConfig, info: &mut Info) {
     match config.ttl {
-        Octet::Inherit => info.put("hoplimit inherit", "ttl", Json::Number(0)),
-        Octet::Fixed(ttl) => info.put(format!("hoplimit {ttl}"), "ttl", Json::number(ttl)),
+        HeaderByte::Inherit => info.put("hoplimit inherit", "ttl", Json::Number(0)),
+        HeaderByte::Fixed(ttl) => info.put(format!("hoplimit {ttl}"), "ttl", Json::number(ttl)),
     }
     match config.encap_limit {
         None => info.put("encaplimit none", "ip6_tnl_f_ign_encap_limit", Json::Flag(true)),
@@ -144,8 +144,10 @@ fn over_v6(config: &Config, info: &mut Info) {
         }
     }
     match config.tos {
-        Octet::Inherit => info.put("tclass inherit", "ip6_tnl_f_use_orig_tclass", Json::Flag(true)),
-        Octet::Fixed(class) => {
+        HeaderByte::Inherit => {
+            info.put("tclass inherit", "ip6_tnl_f_use_orig_tclass", Json::Flag(true))
+        }
+        HeaderByte::Fixed(class) => {
             info.put(format!("tclass {class:#04x}"), "tclass", Json::Text(format!("{class:#04x}")));
         }
     }
@@ -160,7 +162,7 @@ fn over_v6(config: &Config, info: &mut Info) {
     info.put(format!("flowlabel {label:#07x}"), "flowlabel", Json::Text(format!("{label:#07x}")));
 }
 
-fn gre(config: &Config, info: &mut Info) {
+fn gre(config: &TunnelConfig, info: &mut Info) {
     let ways = [("i", config.input), ("o", config.output)];
     for (way, fields) in ways {
         if let Some(key) = fields.key {
@@ -169,20 +171,20 @@ fn gre(config: &Config, info: &mut Info) {
         }
     }
     for (way, fields) in ways {
-        if fields.sequence == Field::With {
+        if fields.sequence == GreField::With {
             let word = format!("{way}seq");
             info.flag(&word, &word);
         }
     }
     for (way, fields) in ways {
-        if fields.checksum == Field::With {
+        if fields.checksum == GreField::With {
             let word = format!("{way}csum");
             info.flag(&word, &word);
         }
     }
 }
 
-fn six_rd(config: &Config, info: &mut Info) {
+fn six_rd(config: &TunnelConfig, info: &mut Info) {
     let ((prefix, len), (relay, relay_len)) = (config.six_rd.prefix(), config.six_rd.relay());
     info.put(format!("6rd-prefix {prefix}/{len}"), "prefix", Json::text(prefix));
     info.members.put("prefixlen", Json::number(len));
@@ -196,8 +198,8 @@ fn six_rd(config: &Config, info: &mut Info) {
 /// `ip/tunnel.c: tnl_print_encap`
 fn encap(udp: UdpEncap, info: &mut Info) {
     let framing = match udp.framing {
-        Framing::Fou => "fou",
-        Framing::Gue => "gue",
+        UdpFraming::Fou => "fou",
+        UdpFraming::Gue => "gue",
     };
     let (source, port) = match udp.source_port {
         SourcePort::Auto => ("auto".to_owned(), 0),

@@ -4,10 +4,10 @@
 //! tunnel.
 
 use serde::ser::{Serialize, SerializeMap as _, SerializeSeq as _, Serializer};
-use uxfrm_netlink::{Counts, fou::PortAttributes};
+use uxfrm_netlink::{NamedCounters, fou::PortAttributes};
 
-use crate::text::{Counted, flags, hardware, state_word};
-use crate::{info, wire::Shown};
+use crate::text::{ShowCounters, flags, hardware, state_word};
+use crate::{info, wire::TunnelInfo};
 
 /// A value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl Members {
 
 /// A receive port (`ip/ipfou.c: print_fou_mapping`); `device` gives an interface's name.
 #[must_use]
-pub fn port(port: &PortAttributes, counted: Counted, device: impl Fn(u32) -> String) -> Json {
+pub fn port(port: &PortAttributes, counted: ShowCounters, device: impl Fn(u32) -> String) -> Json {
     let mut object = Members::default();
     if let Some(number) = port.port {
         object.put("port", Json::number(number));
@@ -101,7 +101,7 @@ pub fn port(port: &PortAttributes, counted: Counted, device: impl Fn(u32) -> Str
     if port.checksum6 {
         object.put("udp6_zero_csum_rx", Json::Flag(false));
     }
-    if let (Counted::Yes, Some(counts)) = (counted, &port.statistics) {
+    if let (ShowCounters::Yes, Some(counts)) = (counted, &port.statistics) {
         let of = |name| Json::Number(counts.of(name).unwrap_or(0));
         let mut received = Members::default();
         received.put("bytes", of("bytes"));
@@ -111,14 +111,14 @@ pub fn port(port: &PortAttributes, counted: Counted, device: impl Fn(u32) -> Str
         let mut stats = Members::default();
         stats.put("rx", received.object());
         object.put("stats", stats.object());
-        object.put("drops", named(&Counts(info::drops(counts).collect())));
+        object.put("drops", named(&NamedCounters(info::drops(counts).collect())));
     }
     object.object()
 }
 
 /// A tunnel (`ip/ipaddress.c: print_linkinfo`).
 #[must_use]
-pub fn link(link: &Shown, counted: Counted) -> Json {
+pub fn link(link: &TunnelInfo, counted: ShowCounters) -> Json {
     let mut object = Members::default();
     object.put("ifindex", Json::number(link.index));
     object.put("link", Json::Null);
@@ -148,14 +148,14 @@ pub fn link(link: &Shown, counted: Counted) -> Json {
     info.put("info_data", info::of(&link.config).json());
     object.put("linkinfo", info.object());
     behind.into_iter().for_each(|(name, number)| object.put(name, Json::number(number)));
-    if counted == Counted::Yes {
+    if counted == ShowCounters::Yes {
         object.put("stats64", statistics(link));
         object.put("drops", named(&link.statistics.drops));
     }
     object.object()
 }
 
-fn statistics(link: &Shown) -> Json {
+fn statistics(link: &TunnelInfo) -> Json {
     let way = |(packets, bytes), dropped| {
         let mut object = Members::default();
         let values = [("bytes", bytes), ("packets", packets), ("errors", 0), ("dropped", dropped)];
@@ -175,7 +175,7 @@ fn statistics(link: &Shown) -> Json {
     object.object()
 }
 
-fn named(counts: &Counts) -> Json {
+fn named(counts: &NamedCounters) -> Json {
     Json::Object(
         counts.0.iter().map(|(name, count)| (name.clone(), Json::Number(*count))).collect(),
     )

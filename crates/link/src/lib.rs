@@ -30,16 +30,16 @@ use uxfrm_cli_grammar::{Cursor, is_abbreviation};
 use uxfrm_packet::Version;
 
 pub use error::Error;
-pub use fou::{Fou, FouPort};
-pub use link::{Admin, Link, LinkChange, LinkFilter, TunnelLink, is_name};
+pub use fou::{FouAction, FouPort};
+pub use link::{Admin, LinkAction, LinkChange, LinkFilter, TunnelLink, is_name};
 
 /// A command of a batch file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Command {
+pub enum TunnelCommand {
     /// `fou …`
-    Fou(Fou),
+    Fou(FouAction),
     /// `link …`
-    Link(Link),
+    Link(LinkAction),
 }
 
 /// A command or its error, and its line from 1.
@@ -48,7 +48,7 @@ pub struct Located {
     /// The line where it begins.
     pub line: usize,
     /// What stands there.
-    pub command: Result<Command, Error>,
+    pub command: Result<TunnelCommand, Error>,
 }
 
 /// The commands of a batch file, without blank lines and comments (`#` at the start of a word). A
@@ -81,7 +81,7 @@ fn located(line: usize, words: &[&str]) -> Option<Located> {
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn command(words: &[&str]) -> Result<Command, Error> {
+pub fn command(words: &[&str]) -> Result<TunnelCommand, Error> {
     let mut cursor = Cursor::new(words);
     cursor.skip("ip");
     let version = if cursor.skip("-6") { Version::V6 } else { Version::V4 };
@@ -90,10 +90,10 @@ pub fn command(words: &[&str]) -> Result<Command, Error> {
     }
     let object = cursor.next("an object")?;
     if is_abbreviation(object, "fou") {
-        return fou::read(&mut cursor, version).map(Command::Fou);
+        return fou::read(&mut cursor, version).map(TunnelCommand::Fou);
     }
     if is_abbreviation(object, "link") {
-        return link::read(&mut cursor).map(Command::Link);
+        return link::read(&mut cursor).map(TunnelCommand::Link);
     }
     Err(Error::Object(object.to_owned()))
 }

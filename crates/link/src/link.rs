@@ -1,13 +1,13 @@
 //! `ip link add|change|del|show` of tunnels (`ip/iplink.c: iplink_parse`).
 
 use uxfrm_cli_grammar::{self as words, Cursor, is_abbreviation};
-use uxfrm_tunnel::{Config, Kind};
+use uxfrm_tunnel::{TunnelConfig, TunnelKind};
 
 use crate::{Error, tunnel};
 
 /// What is to be done with a tunnel's interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Link {
+pub enum LinkAction {
     /// `link add`
     Add(TunnelLink),
     /// `link change`: omitted options are kept.
@@ -27,7 +27,7 @@ pub struct LinkFilter {
     /// Only this one.
     pub name: Option<String>,
     /// Only those of this kind.
-    pub kind: Option<Kind>,
+    pub kind: Option<TunnelKind>,
     /// Only those that are up.
     pub is_up: bool,
 }
@@ -51,7 +51,7 @@ pub struct TunnelLink {
     /// Whether it is to be up, where that is said.
     pub admin: Option<Admin>,
     /// The tunnel, which can be: [`uxfrm_tunnel::Tunnel::new`] takes it.
-    pub config: Config,
+    pub config: TunnelConfig,
 }
 
 /// What is to be different about a tunnel.
@@ -61,7 +61,7 @@ pub struct LinkChange {
     pub name: String,
     mtu: Option<u16>,
     admin: Option<Admin>,
-    kind: Kind,
+    kind: TunnelKind,
     words: Vec<String>,
 }
 
@@ -71,7 +71,7 @@ impl LinkChange {
     ///
     /// # Errors
     /// What is wrong with the words, or with the tunnel that comes of them.
-    pub fn onto(&self, before: &Config) -> Result<TunnelLink, Error> {
+    pub fn onto(&self, before: &TunnelConfig) -> Result<TunnelLink, Error> {
         let base = if before.kind == self.kind { before.clone() } else { tunnel::fresh(self.kind) };
         let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
         let config = tunnel::read(base, &mut Cursor::new(&words))?;
@@ -82,22 +82,22 @@ impl LinkChange {
 
 pub(crate) const COMMANDS: &str = "add, change, del or show";
 
-pub(crate) fn read(cursor: &mut Cursor<'_, '_>) -> Result<Link, Error> {
-    let Some(word) = cursor.take() else { return Ok(Link::Show(LinkFilter::default())) };
+pub(crate) fn read(cursor: &mut Cursor<'_, '_>) -> Result<LinkAction, Error> {
+    let Some(word) = cursor.take() else { return Ok(LinkAction::Show(LinkFilter::default())) };
     if is_abbreviation(word, "add") {
-        let Device { name, mtu, admin, kind } = device(cursor)?;
+        let KernelLink { name, mtu, admin, kind } = device(cursor)?;
         let config = tunnel::read(tunnel::fresh(kind), cursor)?;
         uxfrm_tunnel::Tunnel::new(&name, config.clone())?;
-        Ok(Link::Add(TunnelLink { name, mtu, admin, config }))
+        Ok(LinkAction::Add(TunnelLink { name, mtu, admin, config }))
     } else if is_abbreviation(word, "change") {
-        let Device { name, mtu, admin, kind } = device(cursor)?;
+        let KernelLink { name, mtu, admin, kind } = device(cursor)?;
         let words = std::iter::from_fn(|| cursor.take()).map(str::to_owned).collect();
-        Ok(Link::Change(LinkChange { name, mtu, admin, kind, words }))
+        Ok(LinkAction::Change(LinkChange { name, mtu, admin, kind, words }))
     } else if is_abbreviation(word, "delete") {
         cursor.skip("dev");
-        Ok(Link::Delete { name: name(cursor)? })
+        Ok(LinkAction::Delete { name: name(cursor)? })
     } else if ["show", "list", "lst"].iter().any(|show| is_abbreviation(word, show)) {
-        filter(cursor).map(Link::Show)
+        filter(cursor).map(LinkAction::Show)
     } else {
         Err(words::Error::command(word, COMMANDS).into())
     }
@@ -117,14 +117,14 @@ fn filter(cursor: &mut Cursor<'_, '_>) -> Result<LinkFilter, Error> {
 }
 
 /// What stands before a tunnel's own options.
-struct Device {
+struct KernelLink {
     name: String,
     mtu: Option<u16>,
     admin: Option<Admin>,
-    kind: Kind,
+    kind: TunnelKind,
 }
 
-fn device(cursor: &mut Cursor<'_, '_>) -> Result<Device, Error> {
+fn device(cursor: &mut Cursor<'_, '_>) -> Result<KernelLink, Error> {
     let (mut named, mut mtu, mut admin) = (None, None, None);
     loop {
         match cursor.take() {
@@ -135,7 +135,7 @@ fn device(cursor: &mut Cursor<'_, '_>) -> Result<Device, Error> {
             Some("down") => admin = Some(Admin::Down),
             Some("type") => {
                 let kind = kind(cursor)?;
-                return Ok(Device { name: named.ok_or(Error::LinkName)?, mtu, admin, kind });
+                return Ok(KernelLink { name: named.ok_or(Error::LinkName)?, mtu, admin, kind });
             }
             Some(word) if named.is_none() => named = Some(checked(word)?),
             Some(word) => {
@@ -146,9 +146,9 @@ fn device(cursor: &mut Cursor<'_, '_>) -> Result<Device, Error> {
     }
 }
 
-fn kind(cursor: &mut Cursor<'_, '_>) -> Result<Kind, words::Error> {
+fn kind(cursor: &mut Cursor<'_, '_>) -> Result<TunnelKind, words::Error> {
     let word = cursor.next("a type")?;
-    let kind = Kind::ALL.into_iter().find(|kind| kind.name() == word);
+    let kind = TunnelKind::ALL.into_iter().find(|kind| kind.name() == word);
     let what = "the type is ipip, sit, gre, ip6tnl or ip6gre";
     kind.ok_or_else(|| words::Error::argument(word, what))
 }

@@ -5,14 +5,14 @@
 use std::fmt::Write as _;
 
 use uxfrm_netlink::fou::PortAttributes;
-use uxfrm_tunnel::Kind;
+use uxfrm_tunnel::TunnelKind;
 
 use crate::info;
-use crate::wire::Shown;
+use crate::wire::TunnelInfo;
 
 /// Whether counters are shown: `-s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Counted {
+pub enum ShowCounters {
     /// They are.
     Yes,
     /// They are not.
@@ -21,7 +21,11 @@ pub enum Counted {
 
 /// A receive port (`ip/ipfou.c: print_fou_mapping`); `device` gives an interface's name.
 #[must_use]
-pub fn port(port: &PortAttributes, counted: Counted, device: impl Fn(u32) -> String) -> String {
+pub fn port(
+    port: &PortAttributes,
+    counted: ShowCounters,
+    device: impl Fn(u32) -> String,
+) -> String {
     let mut text = String::new();
     // Writing to a string does not fail.
     if let Some(number) = port.port {
@@ -51,7 +55,7 @@ pub fn port(port: &PortAttributes, counted: Counted, device: impl Fn(u32) -> Str
         text += " noudp6zerocsumrx";
     }
     text += "\n";
-    if let (Counted::Yes, Some(counts)) = (counted, &port.statistics) {
+    if let (ShowCounters::Yes, Some(counts)) = (counted, &port.statistics) {
         let drops: Vec<_> = info::drops(counts).collect();
         let of = |name| counts.of(name).unwrap_or(0);
         let dropped = drops.iter().map(|(_, count)| count).sum();
@@ -66,7 +70,7 @@ pub fn port(port: &PortAttributes, counted: Counted, device: impl Fn(u32) -> Str
 
 /// A tunnel (`ip/ipaddress.c: print_linkinfo`).
 #[must_use]
-pub fn link(link: &Shown, counted: Counted) -> String {
+pub fn link(link: &TunnelInfo, counted: ShowCounters) -> String {
     let mut text = format!(
         "{}: {}@NONE: <{}> mtu {} ",
         link.index,
@@ -97,7 +101,7 @@ pub fn link(link: &Shown, counted: Counted) -> String {
         let _ = write!(text, "{} {number} ", plain(name));
     }
     text += "\n";
-    if counted == Counted::Yes {
+    if counted == ShowCounters::Yes {
         statistics(&mut text, link);
     }
     text
@@ -115,7 +119,7 @@ fn plain(name: &str) -> &str {
 }
 
 /// `ip/ipaddress.c: print_stats64`
-fn statistics(text: &mut String, link: &Shown) {
+fn statistics(text: &mut String, link: &TunnelInfo) {
     let statistics = &link.statistics;
     let ((packets_in, bytes_in), (packets_out, bytes_out)) = (statistics.received, statistics.sent);
     let received = [bytes_in, packets_in, 0, statistics.received_dropped, 0, 0];
@@ -206,13 +210,13 @@ pub(crate) fn state_word(which: usize, number: u32) -> String {
 }
 
 /// The word for the type of a tunnel's interface (`lib/ll_types.c`).
-pub(crate) fn hardware(kind: Kind) -> &'static str {
+pub(crate) fn hardware(kind: TunnelKind) -> &'static str {
     match kind {
-        Kind::Ipip => "ipip",
-        Kind::Sit => "sit",
-        Kind::Gre => "gre",
-        Kind::Ip6tnl => "tunnel6",
-        Kind::Ip6gre => "gre6",
+        TunnelKind::Ipip => "ipip",
+        TunnelKind::Sit => "sit",
+        TunnelKind::Gre => "gre",
+        TunnelKind::Ip6tnl => "tunnel6",
+        TunnelKind::Ip6gre => "gre6",
     }
 }
 

@@ -7,10 +7,10 @@ use std::num::NonZeroU16;
 use uxfrm_cli_grammar::{self as words, Cursor};
 use uxfrm_packet::Version;
 use uxfrm_tunnel::config::{
-    Carries, Field, FlowLabel, Framing, InnerDf, PathMtuDiscovery, RemoteOffload, SourcePort,
-    UdpChecksum, UdpEncap,
+    CarriedVersions, FlowLabel, GreField, InnerDf, PathMtuDiscovery, RemoteOffload, SourcePort,
+    UdpChecksum, UdpEncap, UdpFraming,
 };
-use uxfrm_tunnel::{Config, Kind, SixRd};
+use uxfrm_tunnel::{SixRd, TunnelConfig, TunnelKind};
 
 use crate::Error;
 use crate::values::Values as _;
@@ -19,8 +19,8 @@ const PLACEHOLDER: NonZeroU16 = NonZeroU16::MAX;
 
 /// What is collected before it is a [`Config`].
 struct TunnelOptions {
-    config: Config,
-    framing: Option<Framing>,
+    config: TunnelConfig,
+    framing: Option<UdpFraming>,
     encap: UdpEncap,
     port: Option<NonZeroU16>,
     six_rd: Option<(Ipv6Addr, u8)>,
@@ -28,17 +28,20 @@ struct TunnelOptions {
 }
 
 /// A tunnel of which nothing is said: as iproute2 asks for it, so a `sit` carries IPv4, too.
-pub(crate) fn fresh(kind: Kind) -> Config {
-    let any = Config::any(kind.outer());
-    let config = Config::new(kind, any, any);
+pub(crate) fn fresh(kind: TunnelKind) -> TunnelConfig {
+    let any = TunnelConfig::any(kind.outer());
+    let config = TunnelConfig::new(kind, any, any);
     match kind {
-        Kind::Sit => Config { carries: Carries::Both, ..config },
-        Kind::Ipip | Kind::Gre | Kind::Ip6tnl | Kind::Ip6gre => config,
+        TunnelKind::Sit => TunnelConfig { carries: CarriedVersions::Both, ..config },
+        TunnelKind::Ipip | TunnelKind::Gre | TunnelKind::Ip6tnl | TunnelKind::Ip6gre => config,
     }
 }
 
 /// Reads the options that are different from those of `config`.
-pub(crate) fn read(config: Config, cursor: &mut Cursor<'_, '_>) -> Result<Config, Error> {
+pub(crate) fn read(
+    config: TunnelConfig,
+    cursor: &mut Cursor<'_, '_>,
+) -> Result<TunnelConfig, Error> {
     let mut words = TunnelOptions {
         framing: config.udp.map(|udp| udp.framing),
         encap: config.udp.unwrap_or_else(|| unsaid(config.kind)),
@@ -60,12 +63,12 @@ pub(crate) fn read(config: Config, cursor: &mut Cursor<'_, '_>) -> Result<Config
 }
 
 /// UDP of which nothing is said: as iproute2 asks for it, so over IPv6 it has a checksum.
-fn unsaid(kind: Kind) -> UdpEncap {
+fn unsaid(kind: TunnelKind) -> UdpEncap {
     let checksum6 = match kind.outer() {
         Version::V4 => UdpChecksum::Zero,
         Version::V6 => UdpChecksum::Computed,
     };
-    UdpEncap { checksum6, ..UdpEncap::new(Framing::Fou, PLACEHOLDER) }
+    UdpEncap { checksum6, ..UdpEncap::new(UdpFraming::Fou, PLACEHOLDER) }
 }
 
 impl TunnelOptions {
@@ -103,7 +106,7 @@ impl TunnelOptions {
         if !self.config.kind.is_gre() {
             return Ok(false);
         }
-        let Config { input, output, .. } = &mut self.config;
+        let TunnelConfig { input, output, .. } = &mut self.config;
         match word {
             "key" => {
                 let key = Some(cursor.key()?);
@@ -111,12 +114,12 @@ impl TunnelOptions {
             }
             "ikey" => input.key = Some(cursor.key()?),
             "okey" => output.key = Some(cursor.key()?),
-            "seq" => (input.sequence, output.sequence) = (Field::With, Field::With),
-            "iseq" => input.sequence = Field::With,
-            "oseq" => output.sequence = Field::With,
-            "csum" => (input.checksum, output.checksum) = (Field::With, Field::With),
-            "icsum" => input.checksum = Field::With,
-            "ocsum" => output.checksum = Field::With,
+            "seq" => (input.sequence, output.sequence) = (GreField::With, GreField::With),
+            "iseq" => input.sequence = GreField::With,
+            "oseq" => output.sequence = GreField::With,
+            "csum" => (input.checksum, output.checksum) = (GreField::With, GreField::With),
+            "icsum" => input.checksum = GreField::With,
+            "ocsum" => output.checksum = GreField::With,
             _ => return Ok(false),
         }
         Ok(true)
@@ -145,7 +148,7 @@ impl TunnelOptions {
         Ok(true)
     }
 
-    fn finish(mut self) -> Result<Config, Error> {
+    fn finish(mut self) -> Result<TunnelConfig, Error> {
         self.config.udp = None;
         if let Some(framing) = self.framing {
             let destination_port = self.port.ok_or(Error::EncapPort)?;
@@ -163,32 +166,36 @@ impl TunnelOptions {
             Version::V4 => cursor.address::<Ipv4Addr>("an IPv4 address")?.map(IpAddr::V4),
             Version::V6 => cursor.address::<Ipv6Addr>("an IPv6 address")?.map(IpAddr::V6),
         };
-        Ok(address.unwrap_or_else(|| Config::any(self.config.kind.outer())))
+        Ok(address.unwrap_or_else(|| TunnelConfig::any(self.config.kind.outer())))
     }
 
-    fn mode(&self, cursor: &mut Cursor<'_, '_>) -> Result<Carries, words::Error> {
+    fn mode(&self, cursor: &mut Cursor<'_, '_>) -> Result<CarriedVersions, words::Error> {
         let word = cursor.next("a mode")?;
         match (self.config.kind, word) {
-            (Kind::Ipip, "any" | "any/ipv4") => Ok(Carries::V4),
-            (Kind::Ipip | Kind::Sit, "ipip" | "ipv4/ipv4" | "ip4ip4")
-            | (Kind::Ip6tnl, "ipip6" | "ip4ip6" | "ipv4/ipv6") => Ok(Carries::V4),
-            (Kind::Sit, "ip6ip" | "ipv6/ipv4") | (Kind::Ip6tnl, "ip6ip6" | "ipv6/ipv6") => {
-                Ok(Carries::V6)
+            (TunnelKind::Ipip, "any" | "any/ipv4") => Ok(CarriedVersions::V4),
+            (TunnelKind::Ipip | TunnelKind::Sit, "ipip" | "ipv4/ipv4" | "ip4ip4")
+            | (TunnelKind::Ip6tnl, "ipip6" | "ip4ip6" | "ipv4/ipv6") => Ok(CarriedVersions::V4),
+            (TunnelKind::Sit, "ip6ip" | "ipv6/ipv4")
+            | (TunnelKind::Ip6tnl, "ip6ip6" | "ipv6/ipv6") => Ok(CarriedVersions::V6),
+            (TunnelKind::Sit, "any" | "any/ipv4") | (TunnelKind::Ip6tnl, "any" | "any/ipv6") => {
+                Ok(CarriedVersions::Both)
             }
-            (Kind::Sit, "any" | "any/ipv4") | (Kind::Ip6tnl, "any" | "any/ipv6") => {
-                Ok(Carries::Both)
-            }
-            (Kind::Ipip | Kind::Sit | Kind::Gre | Kind::Ip6tnl | Kind::Ip6gre, _) => {
-                Err(words::Error::argument(word, "no mode of this type"))
-            }
+            (
+                TunnelKind::Ipip
+                | TunnelKind::Sit
+                | TunnelKind::Gre
+                | TunnelKind::Ip6tnl
+                | TunnelKind::Ip6gre,
+                _,
+            ) => Err(words::Error::argument(word, "no mode of this type")),
         }
     }
 }
 
-fn framing(cursor: &mut Cursor<'_, '_>) -> Result<Option<Framing>, words::Error> {
+fn framing(cursor: &mut Cursor<'_, '_>) -> Result<Option<UdpFraming>, words::Error> {
     match cursor.next("fou, gue or none")? {
-        "fou" => Ok(Some(Framing::Fou)),
-        "gue" => Ok(Some(Framing::Gue)),
+        "fou" => Ok(Some(UdpFraming::Fou)),
+        "gue" => Ok(Some(UdpFraming::Gue)),
         "none" => Ok(None),
         word => Err(words::Error::argument(word, "fou, gue or none")),
     }
@@ -232,16 +239,18 @@ fn unknown(word: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use uxfrm_tunnel::config::{Gre, Octet};
+    use uxfrm_tunnel::config::{GreOptions, HeaderByte};
 
     use super::*;
-    use crate::{Command, Link, TunnelLink, command};
+    use crate::{LinkAction, TunnelCommand, TunnelLink, command};
 
     fn parsed(line: &str) -> Result<TunnelLink, Error> {
         match command(&line.split_whitespace().collect::<Vec<_>>())? {
-            Command::Link(Link::Add(link)) => Ok(link),
-            Command::Link(Link::Change(_) | Link::Delete { .. } | Link::Show(_))
-            | Command::Fou(_) => unreachable!("not asked for"),
+            TunnelCommand::Link(LinkAction::Add(link)) => Ok(link),
+            TunnelCommand::Link(
+                LinkAction::Change(_) | LinkAction::Delete { .. } | LinkAction::Show(_),
+            )
+            | TunnelCommand::Fou(_) => unreachable!("not asked for"),
         }
     }
 
@@ -250,10 +259,10 @@ mod tests {
         let line = "ip link add name tun1 type ipip remote 192.168.1.1 local 192.168.1.2 ttl 225 \
                     encap fou encap-sport auto encap-dport 5555";
         let ends = ([192, 168, 1, 2].into(), [192, 168, 1, 1].into());
-        let config = Config {
-            ttl: Octet::Fixed(225),
-            udp: Some(UdpEncap::new(Framing::Fou, NonZeroU16::new(5555).unwrap())),
-            ..Config::new(Kind::Ipip, ends.0, ends.1)
+        let config = TunnelConfig {
+            ttl: HeaderByte::Fixed(225),
+            udp: Some(UdpEncap::new(UdpFraming::Fou, NonZeroU16::new(5555).unwrap())),
+            ..TunnelConfig::new(TunnelKind::Ipip, ends.0, ends.1)
         };
         assert_eq!(
             parsed(line),
@@ -270,22 +279,22 @@ mod tests {
         );
         assert_eq!(
             gre.input,
-            Gre { key: Some(258), sequence: Field::Without, checksum: Field::With }
+            GreOptions { key: Some(258), sequence: GreField::Without, checksum: GreField::With }
         );
         assert_eq!(
             gre.output,
-            Gre { key: Some(258), sequence: Field::With, checksum: Field::Without }
+            GreOptions { key: Some(258), sequence: GreField::With, checksum: GreField::Without }
         );
-        assert_eq!((gre.tos, gre.path_mtu), (Octet::Inherit, PathMtuDiscovery::Off));
+        assert_eq!((gre.tos, gre.path_mtu), (HeaderByte::Inherit, PathMtuDiscovery::Off));
         let udp = gre.udp.unwrap();
-        assert_eq!((udp.framing, udp.remote_checksum), (Framing::Gue, RemoteOffload::On));
+        assert_eq!((udp.framing, udp.remote_checksum), (UdpFraming::Gue, RemoteOffload::On));
         assert_eq!(udp.source_port, SourcePort::Fixed(NonZeroU16::new(9).unwrap()));
         assert_eq!((udp.checksum4, udp.checksum6), (UdpChecksum::Computed, UdpChecksum::Zero));
         let tnl = read(
             "link add t type ip6tnl mode ipip6 remote fd00::1 local fd00::2 hoplimit inherit encaplimit none flowlabel 0x1234",
         );
-        assert_eq!((tnl.carries, tnl.encap_limit), (Carries::V4, None));
-        assert_eq!((tnl.ttl, tnl.flow_label), (Octet::Inherit, FlowLabel::Fixed(0x1234)));
+        assert_eq!((tnl.carries, tnl.encap_limit), (CarriedVersions::V4, None));
+        assert_eq!((tnl.ttl, tnl.flow_label), (HeaderByte::Inherit, FlowLabel::Fixed(0x1234)));
         let checksums = |encap: &str| {
             let line =
                 format!("link add t type ip6gre remote fd00::1 encap gue encap-dport 7 {encap}");
@@ -297,7 +306,7 @@ mod tests {
         let sit = read("link add t type sit 6rd-prefix 2001:db8::/32 6rd-relay_prefix 10.0.0.0/8");
         let six_rd = SixRd::new("2001:db8::".parse().unwrap(), 32, [10, 0, 0, 0].into(), 8);
         assert_eq!(Ok(sit.six_rd), six_rd);
-        assert_eq!(read("link add t type sit mode any").carries, Carries::Both);
+        assert_eq!(read("link add t type sit mode any").carries, CarriedVersions::Both);
     }
 
     #[test]
@@ -306,23 +315,23 @@ mod tests {
             "link add t type gre remote 10.0.0.2 ttl 9 tos 10 key 5 encap gue encap-dport 7 encap-csum",
         );
         let before = before.unwrap().config;
-        assert_eq!(before.tos, Octet::Fixed(0x10), "TOS is in hex, as iproute2 reads it");
+        assert_eq!(before.tos, HeaderByte::Fixed(0x10), "TOS is in hex, as iproute2 reads it");
         let changed = |line: &str| {
             let words: Vec<_> = line.split_whitespace().collect();
             match command(&words) {
-                Ok(Command::Link(Link::Change(change))) => change.onto(&before),
+                Ok(TunnelCommand::Link(LinkAction::Change(change))) => change.onto(&before),
                 other => panic!("{line}: {other:?}"),
             }
         };
-        let encap = before.udp.map(|udp| UdpEncap { framing: Framing::Fou, ..udp });
-        let expected = Config { ttl: Octet::Inherit, udp: encap, ..before.clone() };
+        let encap = before.udp.map(|udp| UdpEncap { framing: UdpFraming::Fou, ..udp });
+        let expected = TunnelConfig { ttl: HeaderByte::Inherit, udp: encap, ..before.clone() };
         let link = changed("link change t up type gre ttl inherit encap fou").unwrap();
         assert_eq!((link.config, link.admin), (expected, Some(crate::Admin::Up)));
-        let expected = Config { udp: None, ..before.clone() };
+        let expected = TunnelConfig { udp: None, ..before.clone() };
         assert_eq!(changed("link ch dev t type gre encap none").unwrap().config, expected);
         assert_eq!(changed("link change t type gre").unwrap().config, before);
         let other = changed("link change t type sit").unwrap().config;
-        assert_eq!(other, fresh(Kind::Sit));
+        assert_eq!(other, fresh(TunnelKind::Sit));
         assert!(changed("link change t type gre bogus").is_err());
     }
 

@@ -4,12 +4,12 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
 use uxfrm_cli_grammar::{Cursor, Error, cursor::number};
-use uxfrm_tunnel::config::Octet;
+use uxfrm_tunnel::config::HeaderByte;
 
 /// What stands next on the line.
 pub(crate) trait Values {
     /// A TOS or traffic-class byte (`lib/rt_names.c: rtnl_dsfield_a2n`, but without names).
-    fn class(&mut self) -> Result<Octet, Error>;
+    fn class(&mut self) -> Result<HeaderByte, Error>;
 
     /// An address; `any` is `None`.
     fn address<A: FromStr>(&mut self, what: &'static str) -> Result<Option<A>, Error>;
@@ -21,14 +21,14 @@ pub(crate) trait Values {
     fn key(&mut self) -> Result<u32, Error>;
 
     /// A byte that may be taken over from the inner header.
-    fn octet(&mut self, what: &'static str) -> Result<Octet, Error>;
+    fn octet(&mut self, what: &'static str) -> Result<HeaderByte, Error>;
 }
 
 impl Values for Cursor<'_, '_> {
-    fn class(&mut self) -> Result<Octet, Error> {
+    fn class(&mut self) -> Result<HeaderByte, Error> {
         let inherits = self.skip("inherit");
         let what = "a TOS byte in hex, or inherit";
-        if inherits { Ok(Octet::Inherit) } else { self.hex(what).map(Octet::Fixed) }
+        if inherits { Ok(HeaderByte::Inherit) } else { self.hex(what).map(HeaderByte::Fixed) }
     }
 
     fn address<A: FromStr>(&mut self, what: &'static str) -> Result<Option<A>, Error> {
@@ -53,8 +53,12 @@ impl Values for Cursor<'_, '_> {
             .ok_or_else(|| Error::argument(word, "a key: a number, or as in 1.2.3.4"))
     }
 
-    fn octet(&mut self, what: &'static str) -> Result<Octet, Error> {
-        if self.skip("inherit") { Ok(Octet::Inherit) } else { self.number(what).map(Octet::Fixed) }
+    fn octet(&mut self, what: &'static str) -> Result<HeaderByte, Error> {
+        if self.skip("inherit") {
+            Ok(HeaderByte::Inherit)
+        } else {
+            self.number(what).map(HeaderByte::Fixed)
+        }
     }
 }
 

@@ -9,6 +9,9 @@ mod link;
 mod port;
 
 pub use self::{
-    link::{DELETE, Device, GET, LinkRequest, NEW, Shown, Statistics, creation, deletion, inquiry},
+    link::{
+        DELETE, GET, KernelLink, LinkRequest, LinkStatistics, NEW, TunnelInfo, encode_delete_link,
+        encode_get_link, encode_new_link,
+    },
     port::{attributes as port_attributes, request as port_request},
 };

@@ -18,7 +18,8 @@ pub mod genl;
 
 pub use attribute::{AttributeTable, RawAttribute, RawAttributes, find_attribute};
 pub use message::{
-    Flags, Message, Messages, NLMSG_DONE, NLMSG_ERROR, NLMSG_MIN_TYPE, NetlinkHeader,
+    NLMSG_DONE, NLMSG_ERROR, NLMSG_MIN_TYPE, NetlinkFlags, NetlinkHeader, NetlinkMessage,
+    NetlinkMessages,
 };
 pub use writer::{AttributeWriter, append_message, set_message_len};
 

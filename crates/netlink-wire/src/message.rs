@@ -17,7 +17,7 @@ pub const NLMSG_MIN_TYPE: u16 = 0x10;
 bitflags! {
     /// `NLM_F_*`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub struct Flags: u16 {
+    pub struct NetlinkFlags: u16 {
         /// A request; anything else is only acknowledged.
         const REQUEST = 1;
         /// Part of a dump, which [`NLMSG_DONE`] ends.
@@ -85,7 +85,7 @@ impl NetlinkHeader {
 
 /// One message of a datagram.
 #[derive(Clone, Copy)]
-pub struct Message<'a> {
+pub struct NetlinkMessage<'a> {
     /// The header.
     pub header: NetlinkHeader,
     /// Header and body, `header.len` bytes.
@@ -93,13 +93,13 @@ pub struct Message<'a> {
 }
 
 /// Shows the header only: the body may hold keys.
-impl fmt::Debug for Message<'_> {
+impl fmt::Debug for NetlinkMessage<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Message").field("header", &self.header).finish_non_exhaustive()
     }
 }
 
-impl<'a> Message<'a> {
+impl<'a> NetlinkMessage<'a> {
     /// The bytes behind the header.
     #[must_use]
     pub fn body(&self) -> &'a [u8] {
@@ -108,8 +108,8 @@ impl<'a> Message<'a> {
 
     /// The header's flags, unknown ones included.
     #[must_use]
-    pub const fn flags(&self) -> Flags {
-        Flags::from_bits_retain(self.header.flags)
+    pub const fn flags(&self) -> NetlinkFlags {
+        NetlinkFlags::from_bits_retain(self.header.flags)
     }
 
     /// The code that [`NLMSG_ERROR`] and [`NLMSG_DONE`] begin with: 0 or a negative errno.
@@ -121,9 +121,9 @@ impl<'a> Message<'a> {
 
 /// The messages of a datagram, up to the first that is cut short (`netlink_rcv_skb`).
 #[derive(Clone, Copy)]
-pub struct Messages<'a>(&'a [u8]);
+pub struct NetlinkMessages<'a>(&'a [u8]);
 
-impl<'a> Messages<'a> {
+impl<'a> NetlinkMessages<'a> {
     /// Reads a datagram.
     #[must_use]
     pub const fn of(datagram: &'a [u8]) -> Self {
@@ -131,20 +131,20 @@ impl<'a> Messages<'a> {
     }
 }
 
-impl fmt::Debug for Messages<'_> {
+impl fmt::Debug for NetlinkMessages<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Messages({} bytes)", self.0.len())
     }
 }
 
-impl<'a> Iterator for Messages<'a> {
-    type Item = Message<'a>;
+impl<'a> Iterator for NetlinkMessages<'a> {
+    type Item = NetlinkMessage<'a>;
 
-    fn next(&mut self) -> Option<Message<'a>> {
+    fn next(&mut self) -> Option<NetlinkMessage<'a>> {
         let (header, _) = NetlinkHeader::split(self.0)?;
         let len = usize::try_from(header.len).ok().filter(|len| *len >= NetlinkHeader::LEN)?;
         let bytes = self.0.get(..len)?;
         self.0 = self.0.get(aligned(len)..).unwrap_or_default();
-        Some(Message { header, bytes })
+        Some(NetlinkMessage { header, bytes })
     }
 }

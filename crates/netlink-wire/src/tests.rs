@@ -87,7 +87,7 @@ fn debug_shows_no_value() {
     assert_eq!(format!("{:?}", attributes.clone().next().unwrap()), "RawAttribute(3, 6 bytes)");
     assert_eq!(format!("{:?}", AttributeTable::first_of_each(&bytes)), "{3: 6}");
     let message = message(22, 0x10, b"secret");
-    let messages = Messages::of(&message);
+    let messages = NetlinkMessages::of(&message);
     assert_eq!(format!("{messages:?}"), "Messages(22 bytes)");
     assert!(!format!("{:?}", messages.clone().next()).contains("115"));
 }
@@ -105,8 +105,8 @@ fn messages_cut_short_end_the_reading() {
         ("without padding at the end", message(17, 2, &[1]), 2),
     ] {
         let bytes = [&whole[..], &end].concat();
-        assert_eq!(Messages::of(&bytes).count(), read, "{name}");
-        assert_eq!(Messages::of(&bytes).next().unwrap().body(), [9], "{name}");
+        assert_eq!(NetlinkMessages::of(&bytes).count(), read, "{name}");
+        assert_eq!(NetlinkMessages::of(&bytes).next().unwrap().body(), [9], "{name}");
     }
 }
 
@@ -114,7 +114,7 @@ fn messages_cut_short_end_the_reading() {
 fn error_code_needs_four_bytes() {
     let code = |body: &[u8]| {
         let len = u32::try_from(16 + body.len()).unwrap();
-        Messages::of(&message(len, NLMSG_ERROR, body)).next().unwrap().error_code()
+        NetlinkMessages::of(&message(len, NLMSG_ERROR, body)).next().unwrap().error_code()
     };
     assert_eq!(code(&(-22_i32).to_ne_bytes()), Some(-22));
     assert_eq!(code(&[0; 20]), Some(0));
@@ -127,7 +127,7 @@ fn error_code_needs_four_bytes() {
 fn message_is_written_as_the_kernel_lays_it_out() {
     let mut bytes = Vec::new();
     let header = GenlHeader { command: 3, version: 1 };
-    let flags = Flags::REQUEST | Flags::ACK;
+    let flags = NetlinkFlags::REQUEST | NetlinkFlags::ACK;
     append_message(&mut bytes, GENL_ID_CTRL, flags, 7, header.to_bytes(), |out| {
         out.text(2, "fou");
     });
@@ -137,7 +137,7 @@ fn message_is_written_as_the_kernel_lays_it_out() {
         8, 0, 2, 0, b'f', b'o', b'u', 0, // name
     ];
     assert_eq!(bytes, expected);
-    let read = Messages::of(&bytes).next().unwrap();
+    let read = NetlinkMessages::of(&bytes).next().unwrap();
     assert_eq!((read.header.kind, read.flags(), read.header.seq), (GENL_ID_CTRL, flags, 7));
     let (genl, attributes) = GenlHeader::split(read.body()).unwrap();
     assert_eq!(genl, header);
@@ -226,7 +226,7 @@ proptest! {
             bytes.extend(message(len, kind, &[3; 24]));
         }
         bytes.extend(tail);
-        let read: usize = Messages::of(&bytes).map(|message| {
+        let read: usize = NetlinkMessages::of(&bytes).map(|message| {
             assert_eq!(message.bytes.len(), message.header.len as usize);
             assert_eq!(message.body().len() + 16, message.bytes.len());
             message.bytes.len()

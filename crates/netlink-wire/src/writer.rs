@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::attribute::HEADER_LEN;
 use crate::genl::FAMILY_HEADER_LEN;
-use crate::{Flags, NetlinkHeader, aligned};
+use crate::{NetlinkFlags, NetlinkHeader, aligned};
 
 /// `NLA_F_NESTED`.
 const NESTED: u16 = 0x8000;
@@ -89,7 +89,7 @@ impl<'a> AttributeWriter<'a> {
 pub fn append_message(
     out: &mut Vec<u8>,
     kind: u16,
-    flags: Flags,
+    flags: NetlinkFlags,
     seq: u32,
     family_header: [u8; FAMILY_HEADER_LEN],
     attributes: impl FnOnce(&mut AttributeWriter<'_>),

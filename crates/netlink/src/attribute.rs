@@ -4,7 +4,7 @@
 use uxfrm_netlink_wire::RawAttributes;
 use zerocopy::{FromBytes, Immutable};
 
-use crate::refusal::{Refusal, number};
+use crate::refusal::{NetlinkError, number};
 
 macro_rules! attribute_types {
     ($($name:ident = $value:literal: $rule:expr,)*) => {
@@ -96,7 +96,7 @@ impl<'a> Attributes<'a> {
     ///
     /// # Errors
     /// `ERANGE` or `EINVAL` for a wrong length or value, with the kernel's text and the offset.
-    pub fn parse(bytes: &'a [u8], start: usize) -> Result<Self, Refusal> {
+    pub fn parse(bytes: &'a [u8], start: usize) -> Result<Self, NetlinkError> {
         let mut found = Self { values: [None; HIGHEST + 1], has_leftover: false };
         let mut attributes = RawAttributes::of(bytes);
         for attribute in attributes.by_ref() {
@@ -138,17 +138,17 @@ impl<'a> Attributes<'a> {
 }
 
 impl Rule {
-    fn check(self, value: &[u8], place: usize) -> Result<(), Refusal> {
+    fn check(self, value: &[u8], place: usize) -> Result<(), NetlinkError> {
         match self {
-            Self::AtLeast(len) if value.len() < len => Err(Refusal::too_short(place)),
-            Self::Strict { len: 0, .. } if !value.is_empty() => Err(Refusal::too_short(place)),
+            Self::AtLeast(len) if value.len() < len => Err(NetlinkError::too_short(place)),
+            Self::Strict { len: 0, .. } if !value.is_empty() => Err(NetlinkError::too_short(place)),
             Self::Strict { len, .. } if value.len() != len => {
-                Err(Refusal::at(number::EINVAL, "invalid attribute length", place))
+                Err(NetlinkError::at(number::EINVAL, "invalid attribute length", place))
             }
             Self::Strict { highest: Some(highest), .. }
                 if !value.iter().all(|value| (1..=highest).contains(value)) =>
             {
-                Err(Refusal::at(number::ERANGE, "integer out of range", place))
+                Err(NetlinkError::at(number::ERANGE, "integer out of range", place))
             }
             Self::AtLeast(_) | Self::Strict { .. } => Ok(()),
         }

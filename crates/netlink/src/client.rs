@@ -17,5 +17,5 @@ pub use crate::{
     },
     layout::*,
 };
-pub use reply::{Found, Reply};
-pub use request::Request;
+pub use reply::{ReplyAttributes, ReplyStatus};
+pub use request::NetlinkRequest;

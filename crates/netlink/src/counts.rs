@@ -9,9 +9,9 @@ const COUNT: u16 = 1;
 
 /// What was counted under which name, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts(pub Vec<(String, u64)>);
+pub struct NamedCounters(pub Vec<(String, u64)>);
 
-impl Counts {
+impl NamedCounters {
     /// Decodes a nest; other attributes are skipped.
     #[must_use]
     pub fn decode(value: &[u8]) -> Self {
@@ -51,11 +51,14 @@ mod tests {
 
     #[test]
     fn written_value_is_read_back() {
-        let counts =
-            Counts(vec![("packets".to_owned(), u64::MAX), ("a".to_owned(), 0), (String::new(), 3)]);
-        assert_eq!(Counts::decode(&counts.encode()), counts);
+        let counts = NamedCounters(vec![
+            ("packets".to_owned(), u64::MAX),
+            ("a".to_owned(), 0),
+            (String::new(), 3),
+        ]);
+        assert_eq!(NamedCounters::decode(&counts.encode()), counts);
         assert_eq!((counts.of("a"), counts.of("b")), (Some(0), None));
         let cut = counts.encode();
-        (0..cut.len()).for_each(|len| assert!(Counts::decode(&cut[..len]).0.len() <= 3));
+        (0..cut.len()).for_each(|len| assert!(NamedCounters::decode(&cut[..len]).0.len() <= 3));
     }
 }

@@ -16,12 +16,12 @@ const USUAL_LEN: usize = 512;
 
 /// One datagram: whole messages, each aligned.
 #[derive(PartialEq, Eq)]
-pub struct Datagram {
+pub struct NetlinkDatagram {
     bytes: WipedBuffer,
     message: usize,
 }
 
-impl Datagram {
+impl NetlinkDatagram {
     /// Begins a datagram of one message.
     pub(crate) fn new(kind: u16, flags: u16, seq: u32, pid: u32) -> Self {
         let mut datagram = Self::with_capacity(USUAL_LEN);
@@ -101,7 +101,7 @@ impl Datagram {
     }
 }
 
-impl fmt::Debug for Datagram {
+impl fmt::Debug for NetlinkDatagram {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Datagram({} bytes)", self.len())
     }
@@ -113,14 +113,14 @@ mod tests {
 
     #[test]
     fn debug_shows_no_byte() {
-        let mut datagram = Datagram::new(0x10, 0, 1, 2);
+        let mut datagram = NetlinkDatagram::new(0x10, 0, 1, 2);
         datagram.put_bytes(b"secret");
         assert_eq!(format!("{datagram:?}"), "Datagram(24 bytes)");
     }
 
     #[test]
     fn datagram_lengths_include_padding() {
-        let mut datagram = Datagram::new(0x28, 0, 1, 2);
+        let mut datagram = NetlinkDatagram::new(0x28, 0, 1, 2);
         datagram.put_bytes(&[1, 2, 2]);
         assert_eq!(datagram.bytes()[0], 20);
         datagram.begin(0x10, 0, 1, 2).raw_attribute(16, &[&[0; 6]]);

@@ -18,9 +18,9 @@ pub use uxfrm_netlink_wire::fou::{FAMILY, FAMILY_ID};
 use uxfrm_netlink_wire::genl::{FAMILY_HEADER_LEN, GenlHeader};
 use uxfrm_netlink_wire::{AttributeWriter, RawAttributes};
 
-pub use self::family::{CONTROL, Question};
-use crate::counts::Counts;
-use crate::refusal::{Refusal, number};
+pub use self::family::{CONTROL, FamilyQuery};
+use crate::counts::NamedCounters;
+use crate::refusal::{NetlinkError, number};
 
 /// The family's version.
 pub const VERSION: u8 = 1;
@@ -36,7 +36,7 @@ pub const CHECKSUM6: u16 = 0x1001;
 /// What is to be done (`FOU_CMD_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Command {
+pub enum FouCommand {
     /// A port is to be there.
     Add = 1,
     /// A port is to go.
@@ -45,7 +45,7 @@ pub enum Command {
     Get = 3,
 }
 
-impl Command {
+impl FouCommand {
     const fn of(number: u8) -> Option<Self> {
         match number {
             1 => Some(Self::Add),
@@ -82,7 +82,7 @@ pub struct PortAttributes {
     /// `FOU_ATTR_IFINDEX`, a signed number on the wire.
     pub ifindex: Option<i32>,
     /// [`STATISTICS`], empty in a request.
-    pub statistics: Option<Counts>,
+    pub statistics: Option<NamedCounters>,
     /// [`CHECKSUM6`] is there.
     pub checksum6: bool,
 }
@@ -93,20 +93,22 @@ impl PortAttributes {
     /// # Errors
     /// `EOPNOTSUPP` for an unknown command, `EINVAL` without one, `ERANGE` with the offset for a
     /// short attribute.
-    pub fn decode(body: &[u8]) -> Result<(Command, Self), Refusal> {
-        let (header, attributes) = GenlHeader::split(body).ok_or(Refusal::bare(number::EINVAL))?;
-        let command = Command::of(header.command).ok_or(Refusal::bare(number::EOPNOTSUPP))?;
+    pub fn decode(body: &[u8]) -> Result<(FouCommand, Self), NetlinkError> {
+        let (header, attributes) =
+            GenlHeader::split(body).ok_or(NetlinkError::bare(number::EINVAL))?;
+        let command =
+            FouCommand::of(header.command).ok_or(NetlinkError::bare(number::EOPNOTSUPP))?;
         let mut found = Self::default();
         for attribute in RawAttributes::of(attributes) {
             let place = FAMILY_HEADER_LEN + attribute.offset;
             let taken = found.take(attribute.kind, attribute.value);
-            taken.ok_or_else(|| Refusal::too_short(place))?;
+            taken.ok_or_else(|| NetlinkError::too_short(place))?;
         }
         Ok((command, found))
     }
 
     /// Appends a message's body, attributes in the order of their numbers.
-    pub fn encode(&self, command: Command, out: &mut Vec<u8>) {
+    pub fn encode(&self, command: FouCommand, out: &mut Vec<u8>) {
         out.extend(GenlHeader { command: command as u8, version: VERSION }.to_bytes());
         let mut out = AttributeWriter::new(out);
         let mut put = |kind, value: Option<&[u8]>| {
@@ -123,7 +125,7 @@ impl PortAttributes {
         put(9, self.peer6.map(|peer| peer.octets()).as_ref().map(<[u8; 16]>::as_slice));
         put(10, self.peer_port.map(u16::to_be_bytes).as_ref().map(<[u8; 2]>::as_slice));
         put(11, self.ifindex.map(i32::to_ne_bytes).as_ref().map(<[u8; 4]>::as_slice));
-        put(STATISTICS, self.statistics.as_ref().map(Counts::encode).as_deref());
+        put(STATISTICS, self.statistics.as_ref().map(NamedCounters::encode).as_deref());
         put(CHECKSUM6, self.checksum6.then_some(&[]));
     }
 
@@ -141,7 +143,7 @@ impl PortAttributes {
             9 => self.peer6 = Some(value.first_chunk::<16>().copied()?.into()),
             10 => self.peer_port = Some(u16::from_be_bytes(*value.first_chunk()?)),
             11 => self.ifindex = Some(i32::from_ne_bytes(*value.first_chunk()?)),
-            STATISTICS => self.statistics = Some(Counts::decode(value)),
+            STATISTICS => self.statistics = Some(NamedCounters::decode(value)),
             CHECKSUM6 => self.checksum6 = true,
             _ => {}
         }
@@ -173,10 +175,10 @@ mod tests {
             kind: Some(1),
             ..PortAttributes::default()
         };
-        assert_eq!(PortAttributes::decode(&ADD), Ok((Command::Add, expected.clone())));
+        assert_eq!(PortAttributes::decode(&ADD), Ok((FouCommand::Add, expected.clone())));
         let mut written = Vec::new();
-        expected.encode(Command::Add, &mut written);
-        assert_eq!(PortAttributes::decode(&written), Ok((Command::Add, expected)));
+        expected.encode(FouCommand::Add, &mut written);
+        assert_eq!(PortAttributes::decode(&written), Ok((FouCommand::Add, expected)));
         assert_eq!(written.len(), ADD.len());
     }
 
@@ -194,10 +196,10 @@ mod tests {
             peer6: Some("fd00::2".parse().unwrap()),
             peer_port: Some(0xff01),
             ifindex: Some(-3),
-            statistics: Some(Counts(vec![("packets".to_owned(), 7)])),
+            statistics: Some(NamedCounters(vec![("packets".to_owned(), 7)])),
             checksum6: true,
         };
-        for command in [Command::Add, Command::Delete, Command::Get] {
+        for command in [FouCommand::Add, FouCommand::Delete, FouCommand::Get] {
             let mut bytes = Vec::new();
             all.encode(command, &mut bytes);
             assert_eq!(bytes.len() % 4, 0);

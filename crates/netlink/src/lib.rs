@@ -23,15 +23,17 @@ mod decode;
 mod encode;
 
 pub use attribute::{AttributeType, Attributes};
-pub use counts::Counts;
-pub use datagram::Datagram;
+pub use counts::NamedCounters;
+pub use datagram::NetlinkDatagram;
 pub use message::MessageType;
-pub use refusal::Refusal;
+pub use refusal::NetlinkError;
 pub use server::{
-    Server, Settings,
-    answers::{Answers, Settled},
-    client::{ClientId, Groups, Options},
+    Server, ServerSettings,
+    answers::{AnswerWriter, RequestOutcome},
+    client::{ClientId, Groups, SocketOptions},
     outbox::{Delivery, Outbox},
-    portrait::Restored,
+    portrait::RestoredItem,
 };
-pub use uxfrm_netlink_wire::{Flags, Message, Messages, RawAttribute, RawAttributes};
+pub use uxfrm_netlink_wire::{
+    NetlinkFlags, NetlinkMessage, NetlinkMessages, RawAttribute, RawAttributes,
+};

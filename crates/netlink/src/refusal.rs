@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 /// A refusal, as `NLMSG_ERROR` and its extended ACK carry it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct NetlinkError {
     /// The errno, positive.
     pub errno: i32,
     /// `NLMSGERR_ATTR_MSG`; the kernel has none for some errors.
@@ -29,7 +29,7 @@ pub(crate) mod number {
     pub(crate) const ECANCELED: i32 = 125;
 }
 
-impl Refusal {
+impl NetlinkError {
     /// Of a request that is [chained](crate::Flags::CHAINED) to one that was refused.
     pub const CHAIN_BROKEN: Self = Self::bare(number::ECANCELED);
 
@@ -72,7 +72,7 @@ impl Refusal {
 }
 
 /// The databases' refusals: where the kernel sends no text, neither do we.
-impl From<uxfrm_engine::Error> for Refusal {
+impl From<uxfrm_engine::Error> for NetlinkError {
     fn from(error: uxfrm_engine::Error) -> Self {
         use uxfrm_engine::Error;
         let wordless = matches!(

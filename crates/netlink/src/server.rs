@@ -21,8 +21,10 @@ mod relocate;
 mod reply;
 mod state;
 
-use uxfrm_engine::{Acquires, Database, Event, KeyManagers, Moment, Snapshot};
-use uxfrm_netlink_wire::{Flags, Message, Messages, NLMSG_MIN_TYPE, NetlinkHeader, aligned};
+use uxfrm_engine::{AcquireView, Database, Event, KeyManagers, Moment, Snapshot};
+use uxfrm_netlink_wire::{
+    NLMSG_MIN_TYPE, NetlinkFlags, NetlinkHeader, NetlinkMessage, NetlinkMessages, aligned,
+};
 use zerocopy::{FromBytes, Immutable};
 
 use crate::{
@@ -33,16 +35,16 @@ use crate::{
         RawSa, RawSaId, RawSpiRequest, RawStateMigration,
     },
     message::MessageType,
-    refusal::{Refusal, number},
+    refusal::{NetlinkError, number},
 };
-use client::{ClientId, Clients, Groups, Options};
+use client::{ClientId, Clients, Groups, SocketOptions};
 use info::Thresholds;
 use larval_table::LarvalTable;
 use outbox::Outbox;
 
 /// Settings of a server.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct ServerSettings {
     /// Nanoseconds from 1970 to [`Moment`] 0, for the times in answers; see [`Server::set_epoch`].
     pub epoch: u64,
     /// Where random SPIs start from.
@@ -68,7 +70,7 @@ pub struct Server {
 /// One request under way.
 struct Call<'a> {
     client: ClientId,
-    message: Message<'a>,
+    message: NetlinkMessage<'a>,
     attributes: Attributes<'a>,
     database: &'a mut Database,
     now: Moment,
@@ -78,7 +80,7 @@ struct Call<'a> {
 impl Server {
     /// A server without clients.
     #[must_use]
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: ServerSettings) -> Self {
         Self {
             clients: Clients::default(),
             larvals: LarvalTable::new(settings.seed, settings.acquire_expires),
@@ -91,7 +93,7 @@ impl Server {
 
     /// Adds a client or replaces its groups and options (`bind`, `NETLINK_ADD_MEMBERSHIP`); its
     /// dump goes on.
-    pub fn join(&mut self, client: ClientId, groups: Groups, options: Options) {
+    pub fn join(&mut self, client: ClientId, groups: Groups, options: SocketOptions) {
         self.clients.join(client, groups, options);
     }
 
@@ -121,26 +123,26 @@ impl Server {
         now: Moment,
         out: &mut Outbox,
     ) {
-        self.handle_attended(client, bytes, database, now, &mut |_| Ok(None), out);
+        self.handle_with_hook(client, bytes, database, now, &mut |_| Ok(None), out);
     }
 
     /// As [`Server::handle`], and calls `attend` after each request, before anybody is notified. It
     /// may return a warning for the client; if it refuses, it has rolled back the databases, and
     /// only the client is told.
-    pub fn handle_attended(
+    pub fn handle_with_hook(
         &mut self,
         client: ClientId,
         bytes: &[u8],
         database: &mut Database,
         now: Moment,
-        attend: &mut impl FnMut(&mut Database) -> Result<Option<&'static str>, Refusal>,
+        attend: &mut impl FnMut(&mut Database) -> Result<Option<&'static str>, NetlinkError>,
         out: &mut Outbox,
     ) {
-        for message in Messages::of(bytes) {
+        for message in NetlinkMessages::of(bytes) {
             let options = self.clients.options(client);
             if self.clients.is_chain_broken(client, message) {
-                if message.flags().contains(Flags::ACK) {
-                    let refusal = Refusal::CHAIN_BROKEN;
+                if message.flags().contains(NetlinkFlags::ACK) {
+                    let refusal = NetlinkError::CHAIN_BROKEN;
                     out.answer(client, reply::refuse(client, options, message, &refusal));
                 }
                 continue;
@@ -159,7 +161,7 @@ impl Server {
             }
             match answer {
                 Outcome::Answered(Ok(warning)) => {
-                    if message.flags().contains(Flags::ACK) {
+                    if message.flags().contains(NetlinkFlags::ACK) {
                         out.answer(client, reply::acknowledge(client, options, message, warning));
                     }
                 }
@@ -173,21 +175,22 @@ impl Server {
     }
 
     /// Makes all changes to larval states final.
-    pub fn let_stand(&mut self) {
+    pub fn commit(&mut self) {
         self.larvals.let_stand();
     }
 
     /// Rolls larval states back to [`Server::let_stand`], for an owner that rolls back the
     /// databases.
-    pub fn undo(&mut self) {
+    pub fn roll_back(&mut self) {
         self.larvals.roll_back_to(0);
     }
 
     /// Refuses all requests of a datagram except dumps, after the owner of the databases has rolled
     /// them back and before anybody was notified.
-    pub fn refuse(&self, client: ClientId, bytes: &[u8], refusal: &Refusal, out: &mut Outbox) {
+    pub fn refuse(&self, client: ClientId, bytes: &[u8], refusal: &NetlinkError, out: &mut Outbox) {
         let options = self.clients.options(client);
-        let requests = Messages::of(bytes).filter(|message| !message.flags().contains(Flags::DUMP));
+        let requests = NetlinkMessages::of(bytes)
+            .filter(|message| !message.flags().contains(NetlinkFlags::DUMP));
         for message in requests {
             out.answer(client, reply::refuse(client, options, message, refusal));
         }
@@ -245,13 +248,16 @@ impl Server {
     /// Publishes acquire listeners and larval states to workers if they changed. Call it after
     /// [`Server::join`], [`Server::leave`], [`Server::handle`], [`Server::announce`] and
     /// [`Server::handle_timeout`].
-    pub fn settle(&mut self, database: &mut Database) {
+    pub fn publish_acquires(&mut self, database: &mut Database) {
         let key_managers = match self.clients.listeners(Groups::ACQUIRE).next() {
             Some(_) => KeyManagers::Listening,
             None => KeyManagers::Absent,
         };
-        database.take_lost().into_iter().for_each(|device| self.larvals.remove_on_device(device));
-        self.let_stand();
+        database
+            .take_lost_devices()
+            .into_iter()
+            .for_each(|device| self.larvals.remove_on_device(device));
+        self.commit();
         for (device, handle) in self.larvals.take_released_handles() {
             database.detach_larval(device, handle);
         }
@@ -259,27 +265,28 @@ impl Server {
         if self.larvals.take_changed() || known.acquires.key_managers != key_managers {
             let (lifetime, pending) = (self.larvals.lifetime(), self.larvals.pending());
             let refused = self.larvals.refused();
-            database.set_acquires(Acquires { key_managers, lifetime, pending, refused });
+            database.set_acquires(AcquireView { key_managers, lifetime, pending, refused });
         }
     }
 
     fn carry_out(
         &mut self,
         client: ClientId,
-        message: Message<'_>,
+        message: NetlinkMessage<'_>,
         database: &mut Database,
         now: Moment,
         out: &mut Outbox,
     ) -> Outcome {
-        if !message.flags().contains(Flags::REQUEST) || message.header.kind < NLMSG_MIN_TYPE {
+        if !message.flags().contains(NetlinkFlags::REQUEST) || message.header.kind < NLMSG_MIN_TYPE
+        {
             return Outcome::Answered(Ok(None));
         }
         let Some(kind) = MessageType::from_number(message.header.kind) else {
-            return Outcome::Answered(Err(Refusal::bare(number::EINVAL)));
+            return Outcome::Answered(Err(NetlinkError::bare(number::EINVAL)));
         };
         // The kernel looks at either bit of `NLM_F_DUMP`.
         let dumps = matches!(kind, MessageType::GetSa | MessageType::GetPolicy);
-        if dumps && message.flags().intersects(Flags::DUMP) {
+        if dumps && message.flags().intersects(NetlinkFlags::DUMP) {
             if kind == MessageType::GetSa {
                 database.update_all_counts();
             }
@@ -299,19 +306,19 @@ impl Server {
         &mut self,
         client: ClientId,
         kind: MessageType,
-        message: Message<'_>,
+        message: NetlinkMessage<'_>,
         database: &mut Database,
         now: Moment,
         out: &mut Outbox,
-    ) -> Result<Option<&'static str>, Refusal> {
+    ) -> Result<Option<&'static str>, NetlinkError> {
         let start = aligned(head_len(kind));
         if message.body().len() < head_len(kind) {
-            return Err(Refusal::invalid("Invalid header length"));
+            return Err(NetlinkError::invalid("Invalid header length"));
         }
         let tail = message.body().get(start..).unwrap_or_default();
         if kind == MessageType::NewSpdInfo {
             let warning = self.thresholds.set(tail, NetlinkHeader::LEN + start)?;
-            database.demand_revision();
+            database.request_rebuild();
             return Ok(warning);
         }
         let attributes = Attributes::parse(tail, NetlinkHeader::LEN + start)?;
@@ -325,15 +332,15 @@ impl Server {
     }
 
     /// The kernel says it with `ERANGE` of a state and with `EINVAL` elsewhere.
-    fn check_pcpu(&self, call: &Call<'_>, errno: i32) -> Result<(), Refusal> {
+    fn check_pcpu(&self, call: &Call<'_>, errno: i32) -> Result<(), NetlinkError> {
         let pcpu = call.attributes.read::<u32>(crate::AttributeType::SaPcpu);
         match pcpu.filter(|pcpu| *pcpu >= self.cpus) {
-            Some(_) => Err(Refusal::new(errno, "pCPU number too big")),
+            Some(_) => Err(NetlinkError::new(errno, "pCPU number too big")),
             None => Ok(()),
         }
     }
 
-    fn dispatch(&mut self, kind: MessageType, call: &mut Call<'_>) -> Result<(), Refusal> {
+    fn dispatch(&mut self, kind: MessageType, call: &mut Call<'_>) -> Result<(), NetlinkError> {
         match kind {
             MessageType::NewSa => self.new_sa(call),
             MessageType::UpdSa => self.update_sa(call),
@@ -356,13 +363,13 @@ impl Server {
             MessageType::Migrate => self.migrate(call),
             MessageType::MigrateState => self.migrate_state(call),
             MessageType::Acquire => {
-                Err(Refusal::not_yet("Acquires come from packets, not from clients"))
+                Err(NetlinkError::not_yet("Acquires come from packets, not from clients"))
             }
             // Never asked for, only sent.
             MessageType::Report
             | MessageType::NewSadInfo
             | MessageType::NewSpdInfo
-            | MessageType::Mapping => Err(Refusal::bare(number::EINVAL)),
+            | MessageType::Mapping => Err(NetlinkError::bare(number::EINVAL)),
         }
     }
 }
@@ -370,7 +377,7 @@ impl Server {
 /// Result of a request.
 enum Outcome {
     /// Done or refused; a warning may go with success.
-    Answered(Result<Option<&'static str>, Refusal>),
+    Answered(Result<Option<&'static str>, NetlinkError>),
     /// A dump began, which is never acknowledged.
     Dumping,
 }
@@ -378,7 +385,7 @@ enum Outcome {
 /// The kernel warns with this and goes on.
 const LEFTOVER: &str = "bytes leftover after parsing attributes";
 
-impl Refusal {
+impl NetlinkError {
     /// Gives a refusal without text a warning's text.
     fn or_words(mut self, warning: Option<&'static str>) -> Self {
         self.text = self.text.or_else(|| warning.map(Into::into));
@@ -388,15 +395,15 @@ impl Refusal {
 
 impl Call<'_> {
     /// The structure that the request begins with; `dispatch` has checked its length.
-    fn head<T: FromBytes + Immutable>(&self) -> Result<T, Refusal> {
+    fn head<T: FromBytes + Immutable>(&self) -> Result<T, NetlinkError> {
         T::read_from_prefix(self.message.body())
             .map(|(head, _)| head)
-            .map_err(|_| Refusal::invalid("Invalid header length"))
+            .map_err(|_| NetlinkError::invalid("Invalid header length"))
     }
 
     /// Begins a message that answers this one.
-    fn answer(&self, kind: MessageType) -> crate::Datagram {
-        crate::Datagram::new(kind as u16, 0, self.message.header.seq, self.client.port)
+    fn answer(&self, kind: MessageType) -> crate::NetlinkDatagram {
+        crate::NetlinkDatagram::new(kind as u16, 0, self.message.header.seq, self.client.port)
     }
 
     /// Notifies a group of this request by a message that `fill` completes, with the request's port
@@ -406,11 +413,11 @@ impl Call<'_> {
         clients: &Clients,
         group: Groups,
         kind: MessageType,
-        fill: impl FnOnce(&mut crate::Datagram),
+        fill: impl FnOnce(&mut crate::NetlinkDatagram),
     ) {
         let header = self.message.header;
         self.out.multicast(clients, group, || {
-            let mut datagram = crate::Datagram::new(kind as u16, 0, header.seq, header.pid);
+            let mut datagram = crate::NetlinkDatagram::new(kind as u16, 0, header.seq, header.pid);
             fill(&mut datagram);
             datagram
         });
@@ -442,16 +449,16 @@ const fn head_len(kind: MessageType) -> usize {
 }
 
 /// `xfrm_reject_unused_attr`: these attributes mean nothing elsewhere.
-fn reject_unused(kind: MessageType, attributes: &Attributes<'_>) -> Result<(), Refusal> {
+fn reject_unused(kind: MessageType, attributes: &Attributes<'_>) -> Result<(), NetlinkError> {
     use crate::AttributeType as Type;
     let about_states =
         matches!(kind, MessageType::NewSa | MessageType::UpdSa | MessageType::AllocSpi);
     let takes_pcpu = about_states || kind == MessageType::Acquire;
     if attributes.has(Type::SaDir) && !about_states {
-        return Err(Refusal::invalid("Invalid attribute SA_DIR"));
+        return Err(NetlinkError::invalid("Invalid attribute SA_DIR"));
     }
     if attributes.has(Type::SaPcpu) && !takes_pcpu {
-        return Err(Refusal::invalid("Invalid attribute SA_PCPU"));
+        return Err(NetlinkError::invalid("Invalid attribute SA_PCPU"));
     }
     Ok(())
 }

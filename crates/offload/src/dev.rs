@@ -23,7 +23,7 @@ pub use grammar::{WordError, command};
 /// A command to the gateway.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Command {
+pub enum DevCommand {
     /// `add`
     Add(Addition),
     /// `del NAME`
@@ -33,7 +33,7 @@ pub enum Command {
         /// Which one.
         device: Option<String>,
         /// Detail.
-        part: Part,
+        part: ShowDetail,
     },
     /// `set NAME …`
     Set {
@@ -100,7 +100,7 @@ pub enum TableName {
 /// Detail of `show`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Part {
+pub enum ShowDetail {
     /// All but its SAs.
     #[default]
     Device,
@@ -140,7 +140,7 @@ pub enum LinkWord {
 /// One datagram of an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Answer {
+pub enum DevAnswer {
     /// A device.
     Device(Box<DeviceReport>),
     /// SAs of the preceding device, as many as fit.
@@ -312,7 +312,7 @@ impl Default for ProfileChoice {
     }
 }
 
-impl Answer {
+impl DevAnswer {
     /// Whether more answers follow.
     #[must_use]
     pub const fn is_last(&self) -> bool {

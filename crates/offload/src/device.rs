@@ -7,8 +7,8 @@
 use std::ops::RangeInclusive;
 
 use uxfrm_engine::{
-    DeviceCounts, DeviceEvent, Failures, Handle, History, IvPrefix, Moment, Policy, Position,
-    SaConfig, SaId, Wanted,
+    DeviceEvent, DeviceSaCounters, Handle, IvPrefix, Moment, Policy, SaConfig, SaFailures,
+    SaHistory, SaId, SaProgress, SaRequest,
 };
 use uxfrm_packet::IpPacket;
 
@@ -28,11 +28,11 @@ pub trait Device {
     /// `xdo_dev_state_add`, as the SA contains its numbers (`replay_esn`); here an SA that moves is
     /// queried after the new one has its entry. Called again when others have carried it further;
     /// numbers only increase.
-    fn open_state(&mut self, handle: Handle, position: &Position);
+    fn open_state(&mut self, handle: Handle, position: &SaProgress);
 
     /// Restores history that its counts do not contain, from another process. The kernel has no
     /// such call: its drivers outlive processes.
-    fn set_history(&mut self, handle: Handle, history: &History);
+    fn set_history(&mut self, handle: Handle, history: &SaHistory);
 
     /// `XFRM_MSG_UPDSA`: other limits, another encapsulation; a soft limit may be passed again. The
     /// kernel does not inform drivers of it.
@@ -43,7 +43,7 @@ pub trait Device {
     ///
     /// # Errors
     /// A [`Refusal`] when the device lacks kind *packet*, or the function is not trusted.
-    fn add_larval(&mut self, wanted: &Wanted) -> Result<Handle, Refusal>;
+    fn add_larval(&mut self, wanted: &SaRequest) -> Result<Handle, Refusal>;
 
     /// `xdo_dev_state_delete`: stops the SA and frees its entry; its counts remain readable. Like
     /// all following calls it ignores unknown handles.
@@ -167,14 +167,14 @@ pub struct StateCounts {
     /// [reservation](Device::reserve_received).
     pub wanted: u64,
     /// Failure counts.
-    pub failures: Failures,
+    pub failures: SaFailures,
     /// Time of the first packet.
     pub first_used: Option<Moment>,
     /// Time of the last packet.
     pub last_used: Option<Moment>,
 }
 
-impl From<StateCounts> for DeviceCounts {
+impl From<StateCounts> for DeviceSaCounters {
     fn from(counts: StateCounts) -> Self {
         let StateCounts { packets, bytes, sent, received, wanted, .. } = counts;
         let StateCounts { failures, first_used, last_used, .. } = counts;

@@ -23,8 +23,8 @@ mod steering;
 
 pub use device::{Device, NicEvent, StateCounts};
 pub use nic::{
-    Fault, FaultError, Framing, FunctionId, FunctionPort, HeldState, Link, ModelNic, NicDrop,
-    NicDrops, NicSetup, NicTally, Queues, Trust, VirtualFunction,
+    Fault, FaultError, Framing, FunctionId, FunctionPort, HeldState, LinkState, ModelNic,
+    NicCounters, NicDrop, NicDrops, NicSetup, Queues, Trust, VirtualFunction,
 };
 pub use nics::Nics;
 pub use profile::{Profile, ProfileError, SteeringLimits, TableSizes};

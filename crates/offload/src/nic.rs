@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use uxfrm_crypto::{Backend, Crypter};
-use uxfrm_engine::{DeviceId, Handle, Moment, Traffic};
+use uxfrm_engine::{DeviceId, Handle, Moment, TrafficCounters};
 use uxfrm_packet::{Batch, PacketBuf, Pool};
 
 use crate::steering::{grammar::RuleCommand, rule::RuleId};
@@ -27,7 +27,7 @@ use table::StateTable;
 use transmit::TxPacket;
 
 pub use control::FunctionPort;
-pub use counters::NicTally;
+pub use counters::NicCounters;
 pub use drops::{NicDrop, NicDrops};
 pub use fault::{Fault, FaultError};
 pub use function::{FunctionId, Trust, VirtualFunction};
@@ -66,7 +66,7 @@ pub enum Framing {
 
 /// State of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Link {
+pub enum LinkState {
     /// It carries packets.
     #[default]
     Up,
@@ -101,11 +101,11 @@ pub struct ModelNic {
     functions: Vec<VirtualFunction>,
     framing: Framing,
     backend: Backend,
-    link: Link,
+    link: LinkState,
     /// Whether an SA came near its receive reservation since the last query.
     runs_short: bool,
     /// Links of the functions, the device's first.
-    own_links: Vec<Link>,
+    own_links: Vec<LinkState>,
     states: StateTable,
     policies: PolicyTable,
     steering: Option<Steering>,
@@ -114,8 +114,8 @@ pub struct ModelNic {
     lost_events: u32,
     wrong_decryptions: u32,
     drops: NicDrops,
-    sent: Traffic,
-    received: Traffic,
+    sent: TrafficCounters,
+    received: TrafficCounters,
     /// Packets encrypted.
     encrypted: u64,
     /// Packets per receive queue.
@@ -157,11 +157,11 @@ impl ModelNic {
             registry: Registry::new(profile),
             device,
             runs_short: false,
-            own_links: vec![Link::Up; functions.len() + 1],
+            own_links: vec![LinkState::Up; functions.len() + 1],
             functions,
             framing,
             backend,
-            link: Link::Up,
+            link: LinkState::Up,
             states: StateTable::default(),
             policies: PolicyTable::default(),
             crypter: Crypter::new()?,
@@ -169,8 +169,8 @@ impl ModelNic {
             lost_events: 0,
             wrong_decryptions: 0,
             drops: NicDrops::default(),
-            sent: Traffic::default(),
-            received: Traffic::default(),
+            sent: TrafficCounters::default(),
+            received: TrafficCounters::default(),
             encrypted: 0,
             ident: seed,
             departures: Vec::new(),
@@ -202,7 +202,7 @@ impl ModelNic {
 
     /// Whether an SA came near its [receive reservation](crate::Device::reserve_received) since the
     /// last call: its owner should check its [counts](crate::Device::update_stats).
-    pub const fn take_runs_short(&mut self) -> bool {
+    pub const fn take_near_limit(&mut self) -> bool {
         std::mem::replace(&mut self.runs_short, false)
     }
 
@@ -223,7 +223,7 @@ impl ModelNic {
 
     /// Sets the link, and informs all functions that are up. SAs and policies stay until the stack
     /// removes them; packets not on the wire yet are dropped. Does nothing without a change.
-    pub fn set_link(&mut self, link: Link, pool: &mut Pool) {
+    pub fn set_link(&mut self, link: LinkState, pool: &mut Pool) {
         let before = self.links();
         self.link = link;
         self.settle_links(&before, pool);
@@ -231,7 +231,7 @@ impl ModelNic {
 
     /// As [`ModelNic::set_link`], for one function: its interface is up or down, whatever the
     /// device's link is.
-    pub fn set_function_link(&mut self, function: FunctionId, link: Link, pool: &mut Pool) {
+    pub fn set_function_link(&mut self, function: FunctionId, link: LinkState, pool: &mut Pool) {
         let before = self.links();
         if let Some(own) = self.own_links.get_mut(usize::from(function.0)) {
             *own = link;
@@ -241,37 +241,37 @@ impl ModelNic {
 
     /// Whether a function carries packets.
     #[must_use]
-    pub fn link_of(&self, function: FunctionId) -> Link {
+    pub fn link_of(&self, function: FunctionId) -> LinkState {
         match (self.link, self.own_links.get(usize::from(function.0))) {
-            (Link::Up, Some(Link::Up)) => Link::Up,
-            (Link::Up | Link::Down, _) => Link::Down,
+            (LinkState::Up, Some(LinkState::Up)) => LinkState::Up,
+            (LinkState::Up | LinkState::Down, _) => LinkState::Down,
         }
     }
 
-    fn links(&self) -> Vec<(FunctionId, Link)> {
+    fn links(&self) -> Vec<(FunctionId, LinkState)> {
         let count = u16::try_from(self.functions.len()).unwrap_or(u16::MAX);
         let all = (0..=count).map(FunctionId);
         all.map(|function| (function, self.link_of(function))).collect()
     }
 
-    fn settle_links(&mut self, before: &[(FunctionId, Link)], pool: &mut Pool) {
+    fn settle_links(&mut self, before: &[(FunctionId, LinkState)], pool: &mut Pool) {
         for (function, before) in before {
             match (before, self.link_of(*function)) {
-                (Link::Down, Link::Up) => self.tell(*function, NicEvent::LinkUp),
-                (Link::Up, Link::Down) => {
+                (LinkState::Down, LinkState::Up) => self.tell(*function, NicEvent::LinkUp),
+                (LinkState::Up, LinkState::Down) => {
                     self.tell(*function, NicEvent::LinkDown);
                     for (_, packet) in self.to_wire.take_if(|(whose, _)| whose == function) {
                         self.refuse_sending(packet, NicDrop::TxLinkDown, pool);
                     }
                 }
-                (Link::Up, Link::Up) | (Link::Down, Link::Down) => {}
+                (LinkState::Up, LinkState::Up) | (LinkState::Down, LinkState::Down) => {}
             }
         }
     }
 
     /// Whether the device carries packets.
     #[must_use]
-    pub const fn link(&self) -> Link {
+    pub const fn link(&self) -> LinkState {
         self.link
     }
 
@@ -312,16 +312,16 @@ impl ModelNic {
     /// Traffic to the wire. `received == sent + dropped + held`; a super-packet counts as its
     /// segments.
     #[must_use]
-    pub fn outward(&self) -> Traffic {
+    pub fn outward(&self) -> TrafficCounters {
         let held = self.to_wire.iter().map(|(_, packet)| segment::count(packet)).sum();
-        Traffic { held, ..self.sent }
+        TrafficCounters { held, ..self.sent }
     }
 
     /// Traffic from the wire; as [`ModelNic::outward`].
     #[must_use]
-    pub fn inward(&self) -> Traffic {
+    pub fn inward(&self) -> TrafficCounters {
         let held = u64::try_from(self.to_host.iter().count()).unwrap_or(u64::MAX);
-        Traffic { held, ..self.received }
+        TrafficCounters { held, ..self.received }
     }
 
     /// Number of receiving and sending SAs, without larval ones.

@@ -8,8 +8,9 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use uxfrm_engine::{
-    Attachment, DeviceCounts, DeviceId, DeviceRefusal, Devices, Direction, Handle, History,
-    IvPrefix, Mode, Moment, OffloadKind, Policy, Position, SaConfig, Segmentation, Spi, Wanted,
+    Attachment, DeviceId, DeviceRefusal, DeviceSaCounters, Direction, Handle, IvPrefix, Mode,
+    Moment, OffloadDevices, OffloadKind, Policy, SaConfig, SaHistory, SaProgress, SaRequest,
+    Segmentation, Spi,
 };
 
 use crate::{Attached, Device, FunctionId, ModelNic, Refusal, Registry};
@@ -40,7 +41,12 @@ struct PluggedFunction {
 impl Nics {
     /// Gives a device function a name for SAs and policies; `false` if there is no such function or
     /// the name is taken.
-    pub fn plug(&self, name: &str, nic: &Arc<Mutex<ModelNic>>, function: FunctionId) -> bool {
+    pub fn add_function(
+        &self,
+        name: &str,
+        nic: &Arc<Mutex<ModelNic>>,
+        function: FunctionId,
+    ) -> bool {
         let Some(device) = lock(nic).device_of(function) else { return false };
         let plugs = &mut lock(&self.0).plugs;
         let free = !plugs.contains_key(name);
@@ -56,7 +62,7 @@ impl Nics {
     /// Removes a name, and returns its interface: the database must hear
     /// [`DeviceEvent::Down`](uxfrm_engine::DeviceEvent::Down) of it *before*, so that SAs and
     /// policies are removed.
-    pub fn unplug(&self, name: &str) -> Option<DeviceId> {
+    pub fn remove_function(&self, name: &str) -> Option<DeviceId> {
         lock(&self.0).plugs.remove(name).map(|plug| plug.device)
     }
 
@@ -157,7 +163,7 @@ impl Nics {
     }
 }
 
-impl Devices for Nics {
+impl OffloadDevices for Nics {
     fn attach_state(&mut self, state: &SaConfig) -> Result<Option<Attachment>, DeviceRefusal> {
         let Some(offload) = &state.offload else { return Ok(None) };
         self.attach_to(&offload.device, state)
@@ -166,7 +172,7 @@ impl Devices for Nics {
     fn attach_larval(
         &mut self,
         device: DeviceId,
-        wanted: &Wanted,
+        wanted: &SaRequest,
     ) -> Result<Handle, DeviceRefusal> {
         match self.on(device, |port| port.add_larval(wanted)) {
             Some(added) => Ok(added?),
@@ -186,7 +192,7 @@ impl Devices for Nics {
         self.on(device, |port| port.set_iv_prefix(handle, prefix));
     }
 
-    fn open_state(&mut self, device: DeviceId, handle: Handle, position: &Position) {
+    fn open_state(&mut self, device: DeviceId, handle: Handle, position: &SaProgress) {
         self.on(device, |port| port.open_state(handle, position));
         let shelf = &mut *lock(&self.0);
         if let Some(name) = shelf.names.get(&(device, handle)) {
@@ -194,7 +200,7 @@ impl Devices for Nics {
         }
     }
 
-    fn set_history(&mut self, device: DeviceId, handle: Handle, history: &History) {
+    fn set_history(&mut self, device: DeviceId, handle: Handle, history: &SaHistory) {
         self.on(device, |port| port.set_history(handle, history));
     }
 
@@ -233,8 +239,8 @@ impl Devices for Nics {
         self.on(device, |port| port.advance_esn(handle, number));
     }
 
-    fn counts(&mut self, device: DeviceId, handle: Handle) -> Option<DeviceCounts> {
-        self.on(device, |port| port.update_stats(handle)).flatten().map(DeviceCounts::from)
+    fn counts(&mut self, device: DeviceId, handle: Handle) -> Option<DeviceSaCounters> {
+        self.on(device, |port| port.update_stats(handle)).flatten().map(DeviceSaCounters::from)
     }
 
     fn window(&mut self, device: DeviceId, handle: Handle) -> Vec<u64> {

@@ -8,19 +8,23 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use uxfrm_engine::{
-    Budget, DeviceId, Direction, DropReason, Event, Handle, HostAddresses, Limits, Mark, Offload,
-    OffloadKind, Received, SaFlags, Settings,
+    DeviceId, Direction, DropReason, Event, Handle, HostAddresses, LifetimeLimits, Mark, Offload,
+    OffloadKind, ReceivedPacket, SaFlags, Settings, SoftHardLimit,
 };
-use uxfrm_offload::{Fault, FunctionId, Link, ModelNic, NicDrop, NicSetup, Nics, Profile, Queues};
+use uxfrm_offload::{
+    Fault, FunctionId, LinkState, ModelNic, NicDrop, NicSetup, Nics, Profile, Queues,
+};
 use uxfrm_packet::{Batch, PacketBuf, Pool};
-use uxfrm_testkit::{FIRST_SPI, Gateway, Listener, Way, Wrapping, packets};
+use uxfrm_testkit::{
+    FIRST_SPI, IpsecSetup, PairDirection, PlaintextDetector, TestGateway, packets,
+};
 
 const NIC: DeviceId = DeviceId(7);
 const MARKER: &[u8] = b"plaintext must not leave";
 
 /// A gateway and its device.
 struct Site {
-    gateway: Gateway,
+    gateway: TestGateway,
     nics: Nics,
     nic: Arc<Mutex<ModelNic>>,
     pool: Pool,
@@ -28,13 +32,13 @@ struct Site {
 }
 
 impl Site {
-    fn new(wrapping: &Wrapping, way: Way, profile: &str) -> Self {
+    fn new(wrapping: &IpsecSetup, way: PairDirection, profile: &str) -> Self {
         let addresses: HostAddresses =
             [wrapping.gateways(way).0, wrapping.hosts(way).0].into_iter().collect();
-        let mut gateway = Gateway::new(Settings { addresses, ..wrapping.settings.clone() });
+        let mut gateway = TestGateway::new(Settings { addresses, ..wrapping.settings.clone() });
         let nic = ModelNic::new(NicSetup::new(Profile::by_name(profile).unwrap(), NIC)).unwrap();
         let (queues, nic, nics) = (nic.queues(), Arc::new(Mutex::new(nic)), Nics::default());
-        assert!(nics.plug("nic0", &nic, FunctionId::PHYSICAL));
+        assert!(nics.add_function("nic0", &nic, FunctionId::PHYSICAL));
         gateway.database.set_devices(Box::new(nics.clone()));
         Self { gateway, nics, nic, pool: Pool::new(), queues }
     }
@@ -43,17 +47,31 @@ impl Site {
         self.nic.lock().unwrap()
     }
 
-    fn add_states(&mut self, wrapping: &Wrapping, way: Way, kind: OffloadKind, spi: u32) {
-        let back = if way == Way::Right { Way::Left } else { Way::Right };
+    fn add_states(
+        &mut self,
+        wrapping: &IpsecSetup,
+        way: PairDirection,
+        kind: OffloadKind,
+        spi: u32,
+    ) {
+        let back = if way == PairDirection::LeftToRight {
+            PairDirection::RightToLeft
+        } else {
+            PairDirection::LeftToRight
+        };
         for (of, direction) in [(way, Direction::Out), (back, Direction::In)] {
-            let mut sa = wrapping.sa(of, spi + u32::from(of == Way::Left));
+            let mut sa = wrapping.sa(of, spi + u32::from(of == PairDirection::RightToLeft));
             sa.offload = Some(Offload { kind, device: "nic0".into(), direction });
             self.gateway.add_sa(sa);
         }
     }
 
-    fn add_policies(&mut self, wrapping: &Wrapping, way: Way, kind: OffloadKind) {
-        let back = if way == Way::Right { Way::Left } else { Way::Right };
+    fn add_policies(&mut self, wrapping: &IpsecSetup, way: PairDirection, kind: OffloadKind) {
+        let back = if way == PairDirection::LeftToRight {
+            PairDirection::RightToLeft
+        } else {
+            PairDirection::LeftToRight
+        };
         for (direction, of) in
             [(Direction::Out, way), (Direction::In, back), (Direction::Forward, back)]
         {
@@ -65,20 +83,24 @@ impl Site {
         }
     }
 
-    fn add_policies_again(&mut self, wrapping: &Wrapping, kind: OffloadKind) {
-        for (direction, way) in [(Direction::Out, Way::Right), (Direction::In, Way::Left)] {
+    fn add_policies_again(&mut self, wrapping: &IpsecSetup, kind: OffloadKind) {
+        for (direction, way) in [
+            (Direction::Out, PairDirection::LeftToRight),
+            (Direction::In, PairDirection::RightToLeft),
+        ] {
             let mut policy = wrapping.policy(direction, way);
             policy.offload = Some(Offload { kind, device: "nic0".into(), direction });
             self.gateway.add_policy(policy);
         }
     }
 
-    fn forget(&mut self, wrapping: &Wrapping, spi: u32) {
-        for (way, spi) in [(Way::Right, spi), (Way::Left, spi + 1)] {
+    fn forget(&mut self, wrapping: &IpsecSetup, spi: u32) {
+        for (way, spi) in [(PairDirection::LeftToRight, spi), (PairDirection::RightToLeft, spi + 1)]
+        {
             let id = wrapping.sa(way, spi).id;
             let now = self.gateway.now;
             let gone =
-                |change: &mut uxfrm_engine::Change<'_>| change.delete_sa(id, Mark::default());
+                |change: &mut uxfrm_engine::Transaction<'_>| change.delete_sa(id, Mark::default());
             self.gateway.database.apply(now, gone).expect("a state");
         }
     }
@@ -99,7 +121,7 @@ impl Site {
         let mut batch: Batch = wire.into_iter().collect();
         let now = self.gateway.now;
         self.nic.lock().unwrap().receive(&mut batch, now, &mut self.pool, &mut self.queues);
-        let received: Vec<Received> = self.queues.drain().collect();
+        let received: Vec<ReceivedPacket> = self.queues.drain().collect();
         self.gateway.inbound_from_device(received)
     }
 
@@ -116,7 +138,7 @@ impl Site {
     }
 
     fn assert_accounts(&self) {
-        self.gateway.assert_accounts();
+        self.gateway.assert_packets_accounted();
         let nic = self.nic();
         let (outward, inward) = (nic.outward(), nic.inward());
         for traffic in [outward, inward] {
@@ -125,8 +147,8 @@ impl Site {
     }
 }
 
-fn pair(wrapping: &Wrapping, kind: OffloadKind, profile: &str) -> (Site, Site) {
-    let mut sites = [Way::Right, Way::Left].map(|way| {
+fn pair(wrapping: &IpsecSetup, kind: OffloadKind, profile: &str) -> (Site, Site) {
+    let mut sites = [PairDirection::LeftToRight, PairDirection::RightToLeft].map(|way| {
         let mut site = Site::new(wrapping, way, profile);
         site.add_policies(wrapping, way, kind);
         site.add_states(wrapping, way, kind, FIRST_SPI);
@@ -138,7 +160,7 @@ fn pair(wrapping: &Wrapping, kind: OffloadKind, profile: &str) -> (Site, Site) {
     sites.into()
 }
 
-fn datagrams(wrapping: &Wrapping, way: Way, count: usize) -> Vec<PacketBuf> {
+fn datagrams(wrapping: &IpsecSetup, way: PairDirection, count: usize) -> Vec<PacketBuf> {
     let (source, destination) = wrapping.hosts(way);
     let end = |address, port| std::net::SocketAddr::new(address, port).to_string();
     let payload = MARKER.repeat(3);
@@ -151,22 +173,26 @@ fn bytes(packets: &[PacketBuf]) -> Vec<&[u8]> {
 
 #[test]
 fn packets_pass_both_ways_in_both_kinds_and_nothing_else_encrypts() {
-    let esn = |wrapping| Wrapping { flags: SaFlags::ESN, ..wrapping };
+    let esn = |wrapping| IpsecSetup { flags: SaFlags::ESN, ..wrapping };
     for (wrapping, kind, profile) in [
-        (Wrapping::tunnel4(), OffloadKind::Packet, "connectx6dx"),
-        (esn(Wrapping::tunnel4()), OffloadKind::Packet, "unlimited"),
-        (Wrapping::transport4(), OffloadKind::Packet, "connectx6dx"),
-        (Wrapping::transport4(), OffloadKind::Crypto, "niantic"),
-        (esn(Wrapping::tunnel4()), OffloadKind::Crypto, "connectx6dx"),
+        (IpsecSetup::tunnel4(), OffloadKind::Packet, "connectx6dx"),
+        (esn(IpsecSetup::tunnel4()), OffloadKind::Packet, "unlimited"),
+        (IpsecSetup::transport4(), OffloadKind::Packet, "connectx6dx"),
+        (IpsecSetup::transport4(), OffloadKind::Crypto, "niantic"),
+        (esn(IpsecSetup::tunnel4()), OffloadKind::Crypto, "connectx6dx"),
     ] {
         let (mut left, mut right) = pair(&wrapping, kind, profile);
-        let mut listener = Listener::new(MARKER);
+        let mut listener = PlaintextDetector::new(MARKER);
         for _ in 0..3 {
-            let wire = left.send(datagrams(&wrapping, Way::Right, 50));
+            let wire = left.send(datagrams(&wrapping, PairDirection::LeftToRight, 50));
             listener.listen(&wire);
             let arrived = right.receive(wire);
-            assert_eq!(bytes(&arrived), bytes(&datagrams(&wrapping, Way::Right, 50)), "{kind:?}");
-            let wire = right.send(datagrams(&wrapping, Way::Left, 50));
+            assert_eq!(
+                bytes(&arrived),
+                bytes(&datagrams(&wrapping, PairDirection::LeftToRight, 50)),
+                "{kind:?}"
+            );
+            let wire = right.send(datagrams(&wrapping, PairDirection::RightToLeft, 50));
             listener.listen(&wire);
             assert_eq!(left.receive(wire).len(), 50, "{kind:?} {:?}", left.gateway.reasons());
         }
@@ -181,31 +207,35 @@ fn packets_pass_both_ways_in_both_kinds_and_nothing_else_encrypts() {
 #[test]
 fn peer_cannot_distinguish_device_from_software() {
     for kind in [OffloadKind::Packet, OffloadKind::Crypto] {
-        let wrapping = Wrapping::tunnel4();
+        let wrapping = IpsecSetup::tunnel4();
         let (mut left, _) = pair(&wrapping, kind, "unlimited");
-        let mut software = uxfrm_testkit::Pair::new(&wrapping);
+        let mut software = uxfrm_testkit::TestGatewayPair::new(&wrapping);
         let plain = || -> Vec<_> {
-            datagrams(&wrapping, Way::Right, 9).into_iter().map(packets::dont_fragment).collect()
+            datagrams(&wrapping, PairDirection::LeftToRight, 9)
+                .into_iter()
+                .map(packets::dont_fragment)
+                .collect()
         };
         let wire = left.send(plain());
         let arrived = software.left_to_right(plain()).len();
-        assert_eq!(bytes(&wire), bytes(&software.on_the_wire), "{kind:?}");
+        assert_eq!(bytes(&wire), bytes(&software.last_on_wire), "{kind:?}");
         assert_eq!(arrived, 9);
-        let (wire, _) = software.right.outbound(datagrams(&wrapping, Way::Left, 9));
+        let (wire, _) =
+            software.right.outbound(datagrams(&wrapping, PairDirection::RightToLeft, 9));
         assert_eq!(left.receive(wire).len(), 9, "{kind:?}");
     }
 }
 
 #[test]
 fn super_packets_pass_whole_and_in_order() {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     for kind in [OffloadKind::Packet, OffloadKind::Crypto] {
         let (mut left, mut right) = pair(&wrapping, kind, "connectx6dx");
         let payload: Vec<u8> = (0..=250).cycle().take(60_000).collect();
         for _ in 0..5 {
             let big = packets::tcp_super("10.1.0.1:7", "10.2.0.1:9", &payload, 1400);
             let wire = left.send(vec![big]);
-            let arrived = right.receive(wire.iter().flat_map(uxfrm_testkit::taken_apart).collect());
+            let arrived = right.receive(wire.iter().flat_map(uxfrm_testkit::split_burst).collect());
             let joined: Vec<u8> =
                 arrived.iter().flat_map(|packet| packet.bytes()[40..].to_vec()).collect();
             assert_eq!(joined, payload, "{kind:?}");
@@ -215,12 +245,15 @@ fn super_packets_pass_whole_and_in_order() {
 
 #[test]
 fn a_rekey_by_a_limit_on_the_device_loses_nothing() {
-    let limits = Limits { packets: Budget { soft: 40, hard: 100 }, ..Limits::default() };
-    let wrapping = Wrapping { limits, ..Wrapping::tunnel4() };
+    let limits = LifetimeLimits {
+        packets: SoftHardLimit { soft: 40, hard: 100 },
+        ..LifetimeLimits::default()
+    };
+    let wrapping = IpsecSetup { limits, ..IpsecSetup::tunnel4() };
     let (mut left, mut right) = pair(&wrapping, OffloadKind::Packet, "connectx6dx");
     let (mut spi, mut rekeys, mut arrived) = (FIRST_SPI, 0, 0);
     for _ in 0..60 {
-        let wire = left.send(datagrams(&wrapping, Way::Right, 10));
+        let wire = left.send(datagrams(&wrapping, PairDirection::LeftToRight, 10));
         arrived += right.receive(wire).len();
         let soft = |event: &Event| matches!(event, Event::SaSoftLimit(_));
         let told = left.hear().iter().filter(|event| soft(event)).count();
@@ -231,10 +264,14 @@ fn a_rekey_by_a_limit_on_the_device_loses_nothing() {
             spi += 2;
             rekeys += 1;
             // The receiver first, then the sender; then the old ones go.
-            right.add_states(&wrapping, Way::Left, OffloadKind::Packet, spi);
-            left.add_states(&wrapping, Way::Right, OffloadKind::Packet, spi);
-            for (site, way) in [(&mut left, Way::Right), (&mut right, Way::Left)] {
-                for (of, spi) in [(Way::Right, old), (Way::Left, old + 1)] {
+            right.add_states(&wrapping, PairDirection::RightToLeft, OffloadKind::Packet, spi);
+            left.add_states(&wrapping, PairDirection::LeftToRight, OffloadKind::Packet, spi);
+            for (site, way) in
+                [(&mut left, PairDirection::LeftToRight), (&mut right, PairDirection::RightToLeft)]
+            {
+                for (of, spi) in
+                    [(PairDirection::LeftToRight, old), (PairDirection::RightToLeft, old + 1)]
+                {
                     let id = wrapping.sa(of, spi).id;
                     let now = site.gateway.now;
                     let gone = site
@@ -254,41 +291,44 @@ fn a_rekey_by_a_limit_on_the_device_loses_nothing() {
 
 #[test]
 fn nothing_passes_hard_limit_and_expire_is_sent() {
-    let limits = Limits { packets: Budget { soft: 10, hard: 20 }, ..Limits::default() };
-    let wrapping = Wrapping { limits, ..Wrapping::tunnel4() };
+    let limits = LifetimeLimits {
+        packets: SoftHardLimit { soft: 10, hard: 20 },
+        ..LifetimeLimits::default()
+    };
+    let wrapping = IpsecSetup { limits, ..IpsecSetup::tunnel4() };
     let (mut left, _) = pair(&wrapping, OffloadKind::Packet, "connectx6dx");
-    assert_eq!(left.send(datagrams(&wrapping, Way::Right, 30)).len(), 20);
+    assert_eq!(left.send(datagrams(&wrapping, PairDirection::LeftToRight, 30)).len(), 20);
     assert_eq!(left.nic().drops().of(NicDrop::TxHardLimit), 10);
-    let id = wrapping.sa(Way::Right, FIRST_SPI).id;
+    let id = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI).id;
     let hard = Event::SaHardLimit(id);
     assert_eq!(left.hear().into_iter().filter(|event| *event == hard).count(), 1);
     assert_eq!(left.nic().states(), (1, 0));
-    assert!(left.send(datagrams(&wrapping, Way::Right, 5)).is_empty());
+    assert!(left.send(datagrams(&wrapping, PairDirection::LeftToRight, 5)).is_empty());
     left.assert_accounts();
 }
 
 #[test]
 fn link_flapping_leaks_nothing_and_keeps_counts() {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     for kind in [OffloadKind::Packet, OffloadKind::Crypto] {
         let (mut left, mut right) = pair(&wrapping, kind, "connectx6dx");
-        let mut listener = Listener::new(MARKER);
+        let mut listener = PlaintextDetector::new(MARKER);
         let (mut given, mut arrived, mut spi) = (0, 0, FIRST_SPI);
         for _ in 0..1000 {
             let mut carry = |left: &mut Site, right: &mut Site| {
                 given += 3;
-                let wire = left.send(datagrams(&wrapping, Way::Right, 3));
+                let wire = left.send(datagrams(&wrapping, PairDirection::LeftToRight, 3));
                 listener.listen(&wire);
                 arrived += right.receive(wire).len() as u64;
             };
             carry(&mut left, &mut right);
-            left.nic.lock().unwrap().set_link(Link::Down, &mut left.pool);
+            left.nic.lock().unwrap().set_link(LinkState::Down, &mut left.pool);
             carry(&mut left, &mut right);
             left.hear();
             assert_eq!(left.nic().states(), (0, 0));
             assert_eq!(left.nic().policies(), 0);
             carry(&mut left, &mut right);
-            left.nic.lock().unwrap().set_link(Link::Up, &mut left.pool);
+            left.nic.lock().unwrap().set_link(LinkState::Up, &mut left.pool);
             left.hear();
             carry(&mut left, &mut right);
             // What an IKE daemon does then.
@@ -296,8 +336,8 @@ fn link_flapping_leaks_nothing_and_keeps_counts() {
             if kind == OffloadKind::Packet {
                 left.add_policies_again(&wrapping, kind);
             }
-            left.add_states(&wrapping, Way::Right, kind, spi);
-            right.add_states(&wrapping, Way::Left, kind, spi);
+            left.add_states(&wrapping, PairDirection::LeftToRight, kind, spi);
+            right.add_states(&wrapping, PairDirection::RightToLeft, kind, spi);
             right.forget(&wrapping, spi - 2);
         }
         assert_eq!(listener.seen, 0, "{kind:?}");
@@ -313,57 +353,60 @@ fn link_flapping_leaks_nothing_and_keeps_counts() {
 
 #[test]
 fn failed_decryption_is_counted_by_sa() {
-    let wrapping = Wrapping::transport4();
+    let wrapping = IpsecSetup::transport4();
     let (mut left, mut right) = pair(&wrapping, OffloadKind::Crypto, "niantic");
     right.nic().inject(Fault::WrongDecryptions(2));
-    let wire = left.send(datagrams(&wrapping, Way::Right, 5));
+    let wire = left.send(datagrams(&wrapping, PairDirection::LeftToRight, 5));
     assert_eq!(right.receive(wire).len(), 3);
     assert_eq!(right.gateway.reasons(), [(DropReason::InForged, 2)]);
 }
 
 #[test]
 fn decryption_without_mark_is_matched_by_engine() {
-    let wrapping = Wrapping::transport4();
+    let wrapping = IpsecSetup::transport4();
     let (mut left, _) = pair(&wrapping, OffloadKind::Crypto, "niantic");
     let mut profile = Profile::by_name("niantic").unwrap();
     profile.marks_received = false;
-    let mut right = Site::new(&wrapping, Way::Left, "niantic");
+    let mut right = Site::new(&wrapping, PairDirection::RightToLeft, "niantic");
     *right.nic() = ModelNic::new(NicSetup::new(profile, NIC)).unwrap();
-    right.add_policies(&wrapping, Way::Left, OffloadKind::Crypto);
-    right.add_states(&wrapping, Way::Left, OffloadKind::Crypto, FIRST_SPI);
-    let wire = left.send(datagrams(&wrapping, Way::Right, 5));
+    right.add_policies(&wrapping, PairDirection::RightToLeft, OffloadKind::Crypto);
+    right.add_states(&wrapping, PairDirection::RightToLeft, OffloadKind::Crypto, FIRST_SPI);
+    let wire = left.send(datagrams(&wrapping, PairDirection::LeftToRight, 5));
     assert_eq!(right.receive(wire).len(), 5, "{:?}", right.gateway.reasons());
 }
 
 #[test]
 fn names_are_taken_once_and_given_back() {
-    let wrapping = Wrapping::tunnel4();
-    let site = Site::new(&wrapping, Way::Right, "unlimited");
-    assert!(!site.nics.plug("nic0", &site.nic, FunctionId::PHYSICAL), "taken");
-    assert!(!site.nics.plug("nic0v0", &site.nic, FunctionId::of_virtual(0)), "no such function");
+    let wrapping = IpsecSetup::tunnel4();
+    let site = Site::new(&wrapping, PairDirection::LeftToRight, "unlimited");
+    assert!(!site.nics.add_function("nic0", &site.nic, FunctionId::PHYSICAL), "taken");
+    assert!(
+        !site.nics.add_function("nic0v0", &site.nic, FunctionId::of_virtual(0)),
+        "no such function"
+    );
     assert_eq!(site.nics.names(), [("nic0".to_owned(), NIC)]);
-    assert_eq!(site.nics.unplug("nic0"), Some(NIC));
-    assert_eq!(site.nics.unplug("nic0"), None);
+    assert_eq!(site.nics.remove_function("nic0"), Some(NIC));
+    assert_eq!(site.nics.remove_function("nic0"), None);
     let mut nics = site.nics.clone();
-    let mut sa = wrapping.sa(Way::Right, 1);
+    let mut sa = wrapping.sa(PairDirection::LeftToRight, 1);
     for (kind, software) in [(OffloadKind::Crypto, true), (OffloadKind::Packet, false)] {
         sa.offload = Some(Offload { kind, device: "nic0".into(), direction: Direction::Out });
-        let attached = uxfrm_engine::Devices::attach_state(&mut nics, &sa);
+        let attached = uxfrm_engine::OffloadDevices::attach_state(&mut nics, &sa);
         assert_eq!(attached.is_ok(), software, "{kind:?}: {attached:?}");
     }
-    assert!(uxfrm_engine::Devices::counts(&mut nics, NIC, Handle(1)).is_none());
+    assert!(uxfrm_engine::OffloadDevices::counts(&mut nics, NIC, Handle(1)).is_none());
 }
 
 #[test]
 fn recently_removed_sa_is_still_counted() {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     let (mut left, _) = pair(&wrapping, OffloadKind::Packet, "unlimited");
-    let id = wrapping.sa(Way::Right, FIRST_SPI).id;
+    let id = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI).id;
     let sad = |left: &Site| left.gateway.database.snapshot().sad.find(id, 0).cloned();
     let place = sad(&left).unwrap().attachment().unwrap();
-    assert_eq!(left.send(datagrams(&wrapping, Way::Right, 5)).len(), 5);
+    assert_eq!(left.send(datagrams(&wrapping, PairDirection::LeftToRight, 5)).len(), 5);
     let counts = |left: &Site| {
-        uxfrm_engine::Devices::counts(&mut left.nics.clone(), place.device, place.handle)
+        uxfrm_engine::OffloadDevices::counts(&mut left.nics.clone(), place.device, place.handle)
     };
     assert_eq!(counts(&left).unwrap().sent, 5);
     let now = left.gateway.now;
@@ -371,7 +414,12 @@ fn recently_removed_sa_is_still_counted() {
     assert_eq!(left.nic().states(), (1, 0));
     assert_eq!(counts(&left).unwrap().sent, 5);
     for spi in 0..300 {
-        left.add_states(&wrapping, Way::Right, OffloadKind::Packet, 0x2000 + 2 * spi);
+        left.add_states(
+            &wrapping,
+            PairDirection::LeftToRight,
+            OffloadKind::Packet,
+            0x2000 + 2 * spi,
+        );
         left.forget(&wrapping, 0x2000 + 2 * spi);
     }
     assert!(counts(&left).is_none(), "freed by now");

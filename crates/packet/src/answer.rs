@@ -19,7 +19,7 @@ const TOS: u8 = 0xc0;
 /// Whether an error may be sent about a packet (RFC 1122 §3.2.2, RFC 4443 §2.4 e): not about ICMP
 /// errors, later fragments, and packets to or from an address that is no single host.
 #[must_use]
-pub fn is_due(ip: &IpPacket, bytes: &[u8]) -> bool {
+pub fn may_answer(ip: &IpPacket, bytes: &[u8]) -> bool {
     let is_error = match ip.protocol {
         Protocol::ICMP => Icmp::parse(ip.upper(bytes)).is_ok_and(|icmp| icmp.header.is_error()),
         Protocol::ICMPV6 => Icmpv6::parse(ip.upper(bytes)).is_ok_and(|icmp| icmp.header.is_error()),

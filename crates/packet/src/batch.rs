@@ -54,7 +54,7 @@ impl Batch {
 
     /// Removes the only buffer; `None`, and nothing changed, if there are more or none.
     #[inline]
-    pub fn take_alone(&mut self) -> Option<PacketBuf> {
+    pub fn take_single(&mut self) -> Option<PacketBuf> {
         if self.packets.len() == 1 { self.packets.pop() } else { None }
     }
 

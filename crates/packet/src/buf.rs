@@ -31,7 +31,7 @@ pub enum Segments {
     },
     /// A segment burst: whole wire packets of `stride` bytes end to end; the last one may be
     /// shorter.
-    Train {
+    Burst {
         /// Distance of consecutive packets in bytes.
         stride: u16,
     },
@@ -129,7 +129,7 @@ pub struct PacketBuf(Box<BufParts>);
 
 /// Metadata of a packet besides its bytes; [`PacketBuf`] dereferences to it.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Label {
+pub struct PacketMeta {
     /// One packet, or several in one buffer.
     pub segments: Segments,
     /// State of the transport checksum.
@@ -149,21 +149,21 @@ struct BufParts {
     storage: Box<[u8]>,
     head: u32,
     tail: u32,
-    label: Label,
+    label: PacketMeta,
 }
 
 impl Deref for PacketBuf {
-    type Target = Label;
+    type Target = PacketMeta;
 
     #[inline(always)]
-    fn deref(&self) -> &Label {
+    fn deref(&self) -> &PacketMeta {
         &self.0.label
     }
 }
 
 impl DerefMut for PacketBuf {
     #[inline(always)]
-    fn deref_mut(&mut self) -> &mut Label {
+    fn deref_mut(&mut self) -> &mut PacketMeta {
         &mut self.0.label
     }
 }
@@ -178,7 +178,7 @@ impl PacketBuf {
         assert!(headroom <= capacity, "headroom {headroom} in a buffer of {capacity}");
         let start = u32::try_from(headroom).expect("capacity is below 4 GiB");
         let storage = vec![0; capacity].into_boxed_slice();
-        Self(Box::new(BufParts { storage, head: start, tail: start, label: Label::default() }))
+        Self(Box::new(BufParts { storage, head: start, tail: start, label: PacketMeta::default() }))
     }
 
     /// A buffer that holds `bytes`, with the usual room around them. For tests and slow paths: it
@@ -196,7 +196,7 @@ impl PacketBuf {
         let start = HEADROOM.min(self.0.storage.len());
         self.0.head = index(start);
         self.0.tail = index(start);
-        self.0.label = Label::default();
+        self.0.label = PacketMeta::default();
     }
 
     /// Bytes held.

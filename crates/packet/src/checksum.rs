@@ -243,7 +243,7 @@ pub fn verify(ip: &IpPacket, bytes: &[u8]) -> Verification {
 /// A damaged packet looks like that no more often than any other wrong checksum goes unnoticed.
 #[must_use]
 #[inline]
-pub fn surmise(ip: &IpPacket, bytes: &[u8]) -> Checksum {
+pub fn verify_if_cheap(ip: &IpPacket, bytes: &[u8]) -> Checksum {
     let offset = match ip.protocol {
         _ if ip.is_fragment() => return Checksum::AsIs,
         Protocol::TCP => TCP_CHECKSUM_AT,

@@ -36,7 +36,7 @@ const MAX_SUPER: usize = 65_535;
 
 /// Metadata of a packet without its own [`PacketBuf`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Notes {
+pub struct SliceMeta {
     /// The packet mark.
     pub mark: u32,
     /// XFRM interface id.
@@ -45,7 +45,7 @@ pub struct Notes {
     pub checksum: Checksum,
 }
 
-impl Notes {
+impl SliceMeta {
     /// Metadata of the packets in a buffer.
     #[must_use]
     pub fn of(packet: &PacketBuf) -> Self {
@@ -82,17 +82,17 @@ impl Coalescer {
     /// Super-packets leave behind the held packets of their flow; segment bursts and payload of UDP
     /// sockets behind all held packets.
     pub fn offer(&mut self, packet: PacketBuf, pool: &mut Pool, out: &mut Batch) {
-        if packet.udp.is_some() || matches!(packet.segments, Segments::Train { .. }) {
+        if packet.udp.is_some() || matches!(packet.segments, Segments::Burst { .. }) {
             self.flush(out);
             return out.push(packet);
         }
         let arrival = match packet.segments {
-            Segments::One => Offered::of(packet.bytes(), Notes::of(&packet)),
-            Segments::Tcp { .. } | Segments::Udp { .. } | Segments::Train { .. } => {
+            Segments::One => Offered::of(packet.bytes(), SliceMeta::of(&packet)),
+            Segments::Tcp { .. } | Segments::Udp { .. } | Segments::Burst { .. } => {
                 Offered::passing(packet.bytes())
             }
         };
-        match self.join(&arrival, packet.bytes(), Notes::of(&packet), pool, out) {
+        match self.join(&arrival, packet.bytes(), SliceMeta::of(&packet), pool, out) {
             Outcome::Joined => pool.give(packet),
             Outcome::Hold(piece) => self.hold(piece, packet, out),
             Outcome::Pass => out.push(packet),
@@ -100,7 +100,13 @@ impl Coalescer {
     }
 
     /// Like [`offer`](Self::offer), for one plain packet inside a larger buffer; it is copied.
-    pub fn offer_slice(&mut self, packet: &[u8], notes: Notes, pool: &mut Pool, out: &mut Batch) {
+    pub fn offer_slice(
+        &mut self,
+        packet: &[u8],
+        notes: SliceMeta,
+        pool: &mut Pool,
+        out: &mut Batch,
+    ) {
         let arrival = Offered::of(packet, notes);
         match self.join(&arrival, packet, notes, pool, out) {
             Outcome::Joined => {}
@@ -128,7 +134,7 @@ impl Coalescer {
         &mut self,
         arrival: &Offered,
         bytes: &[u8],
-        notes: Notes,
+        notes: SliceMeta,
         pool: &mut Pool,
         out: &mut Batch,
     ) -> Outcome {
@@ -150,7 +156,7 @@ impl Coalescer {
         &mut self,
         piece: &Joinable,
         bytes: &[u8],
-        notes: Notes,
+        notes: SliceMeta,
         pool: &mut Pool,
         out: &mut Batch,
     ) -> Outcome {
@@ -198,7 +204,7 @@ enum Outcome {
 }
 
 /// A copy in its own buffer.
-fn copy(packet: &[u8], notes: Notes, pool: &mut Pool) -> PacketBuf {
+fn copy(packet: &[u8], notes: SliceMeta, pool: &mut Pool) -> PacketBuf {
     let mut buf = pool.take(SizeClass::holding(packet.len()));
     match buf.append(packet.len()) {
         Some(room) => room.copy_from_slice(packet),

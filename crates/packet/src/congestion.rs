@@ -9,7 +9,7 @@ use crate::{Checksum, Ecn, PacketBuf, Protocol, Segments, ipv6};
 
 /// How a packet signals congestion to its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum CongestionSignal {
     /// By CE (RFC 3168 §5), which it may have had before.
     ByMark,
     /// Its last segment was removed.
@@ -21,7 +21,7 @@ pub enum Told {
 /// Whether [`tell`] has an effect: a whole TCP packet with data that neither opens nor closes a
 /// connection.
 #[must_use]
-pub fn is_heard(packet: &PacketBuf) -> bool {
+pub fn can_signal(packet: &PacketBuf) -> bool {
     TcpData::of(packet).is_some()
 }
 
@@ -31,14 +31,14 @@ pub fn is_heard(packet: &PacketBuf) -> bool {
 /// An ECN-capable packet (RFC 3168) gets a mark and loses nothing. Another super-packet loses its
 /// last segment; with one segment left it becomes a single packet. Lengths and checksums stay
 /// valid.
-pub fn tell(packet: &mut PacketBuf) -> Option<Told> {
+pub fn signal(packet: &mut PacketBuf) -> Option<CongestionSignal> {
     let stretch = TcpData::of(packet)?;
     match stretch.ip.ecn() {
         Ecn::Ect0 | Ecn::Ect1 => {
             stretch.ip.set_tos(packet.bytes_mut(), Ecn::Ce.in_tos(stretch.ip.tos));
-            Some(Told::ByMark)
+            Some(CongestionSignal::ByMark)
         }
-        Ecn::Ce => Some(Told::ByMark),
+        Ecn::Ce => Some(CongestionSignal::ByMark),
         Ecn::NotEct => Some(stretch.lose_last(packet)),
     }
 }
@@ -64,16 +64,16 @@ impl TcpData {
     }
 
     /// Removes the last of several segments; the checksum is partial.
-    fn lose_last(&self, packet: &mut PacketBuf) -> Told {
+    fn lose_last(&self, packet: &mut PacketBuf) -> CongestionSignal {
         let (Segments::Tcp { mss }, Checksum::Partial { start, offset }) =
             (packet.segments, packet.checksum)
         else {
-            return Told::ByLoss;
+            return CongestionSignal::ByLoss;
         };
         let mss = usize::from(mss.max(1));
         let kept = (self.payload - 1) / mss * mss;
         if kept == 0 {
-            return Told::ByLoss;
+            return CongestionSignal::ByLoss;
         }
         let len = packet.len() - (self.payload - kept);
         packet.trim(len);
@@ -81,7 +81,7 @@ impl TcpData {
             packet.segments = Segments::One;
         }
         self.renew_lengths(packet, usize::from(start) + usize::from(offset));
-        Told::ByShortening
+        CongestionSignal::ByShortening
     }
 
     /// Updates the lengths; the pseudo-header's sum is at `checksum_at`.
@@ -152,14 +152,14 @@ mod tests {
             let sample = with_ecn(sample, Ecn::NotEct);
             let mut packet = sample.super_packet(mss);
             let before = packet.bytes().to_vec();
-            let told = tell(&mut packet);
+            let told = signal(&mut packet);
             let kept = (sample.payload.len() - 1) / usize::from(mss) * usize::from(mss);
             if sample.transport.clone().tcp().is_none() {
                 prop_assert_eq!((told, packet.bytes()), (None, &before[..]));
             } else if kept == 0 {
-                prop_assert_eq!((told, packet.bytes()), (Some(Told::ByLoss), &before[..]));
+                prop_assert_eq!((told, packet.bytes()), (Some(CongestionSignal::ByLoss), &before[..]));
             } else {
-                prop_assert_eq!(told, Some(Told::ByShortening));
+                prop_assert_eq!(told, Some(CongestionSignal::ByShortening));
                 let left = TestPacket { payload: sample.payload[..kept].to_vec(), ..sample };
                 let expected = if kept == usize::from(mss) { vec![left.bytes()] } else { wire(&left.super_packet(mss)) };
                 prop_assert_eq!(wire(&packet), expected);
@@ -172,9 +172,9 @@ mod tests {
         ) {
             let ecn = [Ecn::Ect0, Ecn::Ect1, Ecn::Ce][which];
             let mut packet = with_ecn(sample.clone(), ecn).super_packet(mss);
-            let told = tell(&mut packet);
+            let told = signal(&mut packet);
             let is_tcp = sample.transport.clone().tcp().is_some();
-            prop_assert_eq!(told, is_tcp.then_some(Told::ByMark));
+            prop_assert_eq!(told, is_tcp.then_some(CongestionSignal::ByMark));
             let after = if is_tcp { Ecn::Ce } else { ecn };
             let expected = with_ecn(sample, after).super_packet(mss);
             prop_assert_eq!(packet.bytes(), expected.bytes());
@@ -187,8 +187,8 @@ mod tests {
             let is_heard = sample.transport.clone().tcp().is_some_and(|tcp| {
                 has_data && ![tcp.syn, tcp.fin, tcp.rst].contains(&true)
             });
-            prop_assert_eq!(super::is_heard(&packet), is_heard);
-            prop_assert_eq!(tell(&mut packet).is_some(), is_heard);
+            prop_assert_eq!(super::can_signal(&packet), is_heard);
+            prop_assert_eq!(signal(&mut packet).is_some(), is_heard);
         }
     }
 
@@ -198,7 +198,7 @@ mod tests {
             let mut packet = PacketBuf::from_slice(&[0x45; 60][..len]);
             packet.segments = Segments::Tcp { mss: 0 };
             packet.checksum = Checksum::Partial { start: u16::MAX, offset: u16::MAX };
-            assert_eq!(tell(&mut packet), None);
+            assert_eq!(signal(&mut packet), None);
         }
     }
 }

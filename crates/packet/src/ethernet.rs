@@ -108,7 +108,7 @@ impl VlanTag {
 
 /// A frame taken apart.
 #[derive(Clone, Copy, Debug)]
-pub struct Frame<'a> {
+pub struct EthernetFrame<'a> {
     /// The fixed header.
     pub header: &'a EthernetHeader,
     /// Tags, the outer one first; 0 to [`MAX_TAGS`].
@@ -119,7 +119,7 @@ pub struct Frame<'a> {
     pub payload: &'a [u8],
 }
 
-impl<'a> Frame<'a> {
+impl<'a> EthernetFrame<'a> {
     /// Takes a frame without preamble and check sequence apart.
     ///
     /// # Errors

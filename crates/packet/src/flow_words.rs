@@ -4,7 +4,7 @@ use crate::{Protocol, ipv4};
 
 /// Flow key of a whole TCP or UDP packet over IPv4 without options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FlowWords {
+pub struct Ipv4FlowKey {
     /// Source and destination address in network byte order.
     pub ends: [u32; 2],
     /// Source port in the upper half, destination port in the lower.
@@ -21,7 +21,7 @@ const LEN: usize = ipv4::HEADER_LEN + 4;
 const FIRST: u64 = u64::from_ne_bytes([0xff, 0, 0, 0, 0, 0, 0x3f, 0xff]);
 const WHOLE: u64 = u64::from_ne_bytes([ipv4::WITHOUT_OPTIONS, 0, 0, 0, 0, 0, 0, 0]);
 
-impl FlowWords {
+impl Ipv4FlowKey {
     /// Key of the packet at the start of `bytes`, which must be complete; `None` for all others,
     /// valid or not.
     #[must_use]
@@ -71,7 +71,7 @@ mod tests {
                 let has_ports = matches!(ip.protocol, Protocol::TCP | Protocol::UDP);
                 first == 0x45 && has_ports && !ip.is_fragment() && ip.total_len >= 24
             });
-            let words = FlowWords::of(&bytes);
+            let words = Ipv4FlowKey::of(&bytes);
             prop_assert_eq!(words.is_some(), parsed.is_some());
             if let (Some(words), Some(ip)) = (words, parsed) {
                 let ends = words.ends.map(|end| IpAddr::V4(end.to_ne_bytes().into()));

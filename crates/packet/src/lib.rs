@@ -96,13 +96,13 @@ pub use batch::{BATCH, Batch};
 pub use bitvector::{
     BitLine, ByteField, ByteRows, FieldLocation, FieldRows, KeyField, MAX_KEY_FIELDS, UNUSED_BYTES,
 };
-pub use buf::{Checksum, Ecn, HEADROOM, Label, PacketBuf, Segments, TAILROOM, UdpPath};
-pub use coalesce::{Coalescer, Notes};
+pub use buf::{Checksum, Ecn, HEADROOM, PacketBuf, PacketMeta, Segments, TAILROOM, UdpPath};
+pub use coalesce::{Coalescer, SliceMeta};
 pub use error::ParseError;
 pub use flow::FlowPorts;
-pub use flow_words::FlowWords;
+pub use flow_words::Ipv4FlowKey;
 pub use ip::{Fragment, IpPacket, Version};
-pub use outline::{Extent, Outline};
+pub use outline::{HeaderTemplate, ParsedLen};
 pub use pool::{Pool, PoolStats, SizeClass};
 pub use prefetch::{
     prefetch, prefetch_far, prefetch_far_first, prefetch_far_whole, prefetch_first, prefetch_whole,

@@ -7,7 +7,7 @@ use crate::{Protocol, ipv4, ipv6};
 /// Version, addresses, protocol and the first four bytes behind the header: ports, or an SPI. Only
 /// for whole packets of TCP, UDP and ESP, over IPv4 without options or directly over IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outline {
+pub enum HeaderTemplate {
     /// IPv4 in network byte order, with variable fields masked out.
     V4([u64; 3]),
     /// IPv6, likewise; the four bytes behind the header are separate.
@@ -16,7 +16,7 @@ pub enum Outline {
 
 /// Fields read from a packet that matches a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
+pub struct ParsedLen {
     /// Length by the packet's own header.
     pub len: usize,
     /// The TOS byte or traffic class.
@@ -36,7 +36,7 @@ const V4_THIRD: u64 = u64::from_ne_bytes([0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
 /// Version and next header. Not traffic class, flow label, length and hop limit.
 const V6_FIRST: u64 = u64::from_ne_bytes([0xf0, 0, 0, 0, 0, 0, 0xff, 0]);
 
-impl Outline {
+impl HeaderTemplate {
     /// Template of a whole packet that was parsed before. `None` if it does not qualify.
     #[must_use]
     pub fn of(packet: &[u8]) -> Option<Self> {
@@ -59,11 +59,11 @@ impl Outline {
         }
     }
 
-    /// Like [`Outline::like`], with a check of the header checksum.
+    /// Like [`HeaderTemplate::like`], with a check of the header checksum.
     #[must_use]
     #[inline(always)]
-    pub fn read(&self, bytes: &[u8]) -> Option<Extent> {
-        let extent = self.like(bytes)?;
+    pub fn matches_with_checksum(&self, bytes: &[u8]) -> Option<ParsedLen> {
+        let extent = self.matches(bytes)?;
         match self {
             Self::V4(_) => {
                 let [one, two, three] = words_v4(bytes.first_chunk()?);
@@ -79,7 +79,7 @@ impl Outline {
     // Branches, as they are well predicted.
     #[must_use]
     #[inline(always)]
-    pub fn like(&self, bytes: &[u8]) -> Option<Extent> {
+    pub fn matches(&self, bytes: &[u8]) -> Option<ParsedLen> {
         match self {
             Self::V4(outline) => {
                 let first = bytes.first_chunk()?;
@@ -89,7 +89,7 @@ impl Outline {
                     | (three ^ outline[2]);
                 let len = usize::from(u16::from_be_bytes([first[2], first[3]]));
                 let is_like = differs == 0 && (V4_LEN..=bytes.len()).contains(&len);
-                is_like.then_some(Extent { len, tos: first[1] })
+                is_like.then_some(ParsedLen { len, tos: first[1] })
             }
             Self::V6(outline, outline_upper) => {
                 let first = bytes.first_chunk()?;
@@ -102,7 +102,7 @@ impl Outline {
                     | u64::from(upper ^ outline_upper);
                 let len = usize::from(u16::from_be_bytes([first[4], first[5]])) + ipv6::HEADER_LEN;
                 let is_like = differs == 0 && (V6_LEN..=bytes.len()).contains(&len);
-                is_like.then_some(Extent { len, tos: first[0] << 4 | first[1] >> 4 })
+                is_like.then_some(ParsedLen { len, tos: first[0] << 4 | first[1] >> 4 })
             }
         }
     }
@@ -202,8 +202,8 @@ mod tests {
             let mut second = changed(first.clone(), &after, summed);
             second.resize(second.len().saturating_add_signed(behind), 0);
             let Ok(known) = IpPacket::parse(&first) else { return Ok(()) };
-            let Some(outline) = Outline::of(&first[..known.total_len]) else { return Ok(()) };
-            let Some(Extent { len, tos }) = outline.read(&second) else { return Ok(()) };
+            let Some(outline) = HeaderTemplate::of(&first[..known.total_len]) else { return Ok(()) };
+            let Some(ParsedLen { len, tos }) = outline.matches_with_checksum(&second) else { return Ok(()) };
             let found = IpPacket::parse(&second).unwrap();
             prop_assert_eq!((found.total_len, found.tos), (len, tos));
             prop_assert_eq!((found.source, found.destination), (known.source, known.destination));
@@ -211,7 +211,7 @@ mod tests {
             prop_assert!(!found.is_fragment() && !known.is_fragment() && !known.has_options);
             prop_assert_eq!(FlowPorts::of(&found, &second), FlowPorts::of(&known, &first));
             prop_assert_eq!(&found.upper(&second)[..4], &known.upper(&first)[..4]);
-            prop_assert_eq!(outline.like(&second), outline.read(&second));
+            prop_assert_eq!(outline.matches(&second), outline.matches_with_checksum(&second));
             prop_assert!(v6 || Ipv4::parse(&second).unwrap().checksum_is_right());
         }
     }
@@ -220,15 +220,15 @@ mod tests {
     fn fragments_and_other_protocols_have_no_template() {
         for fragment in [(6, 0x20), (6, 0x01), (7, 0x01)] {
             let piece = changed(packet(false, Protocol::UDP, 12), &[fragment], true);
-            assert_eq!(Outline::of(&piece), None, "{fragment:?}");
+            assert_eq!(HeaderTemplate::of(&piece), None, "{fragment:?}");
         }
         for v6 in [false, true] {
-            assert_eq!(Outline::of(&packet(v6, Protocol::ICMP, 12)), None);
-            assert_eq!(Outline::of(&packet(v6, Protocol::UDP, 3)), None);
-            let outline = Outline::of(&packet(v6, Protocol::UDP, 12)).unwrap();
+            assert_eq!(HeaderTemplate::of(&packet(v6, Protocol::ICMP, 12)), None);
+            assert_eq!(HeaderTemplate::of(&packet(v6, Protocol::UDP, 3)), None);
+            let outline = HeaderTemplate::of(&packet(v6, Protocol::UDP, 12)).unwrap();
             // The bytes behind it look like ports.
             let short = [packet(v6, Protocol::UDP, 3), vec![7; 9]].concat();
-            assert_eq!(outline.read(&short), None);
+            assert_eq!(outline.matches_with_checksum(&short), None);
         }
     }
 
@@ -236,21 +236,27 @@ mod tests {
     fn variable_fields_do_not_affect_match() {
         for (v6, places) in [(false, &[1, 4, 5, 8, 25, 29][..]), (true, &[1, 2, 3, 7, 45, 49])] {
             let first = packet(v6, Protocol::UDP, 12);
-            let outline = Outline::of(&first).unwrap();
+            let outline = HeaderTemplate::of(&first).unwrap();
             for at in places {
                 let second = changed(first.clone(), &[(*at, 0x10)], true);
                 assert_eq!(
-                    outline.read(&second).map(|extent| extent.len),
+                    outline.matches_with_checksum(&second).map(|extent| extent.len),
                     Some(first.len()),
                     "{at}"
                 );
             }
             let longer = packet(v6, Protocol::UDP, 20);
-            assert_eq!(outline.read(&longer).map(|extent| extent.len), Some(longer.len()));
+            assert_eq!(
+                outline.matches_with_checksum(&longer).map(|extent| extent.len),
+                Some(longer.len())
+            );
         }
         let unlike = changed(packet(false, Protocol::UDP, 12), &[(6, 0x40)], true);
         assert!(
-            Outline::of(&unlike).unwrap().read(&packet(false, Protocol::UDP, 12)).is_some(),
+            HeaderTemplate::of(&unlike)
+                .unwrap()
+                .matches_with_checksum(&packet(false, Protocol::UDP, 12))
+                .is_some(),
             "DF"
         );
     }

@@ -61,7 +61,7 @@ impl SegmentPlan {
         let (protocol, size) = match packet.segments {
             Segments::Tcp { mss } => (Protocol::TCP, mss),
             Segments::Udp { size } => (Protocol::UDP, size),
-            Segments::One | Segments::Train { .. } => return Err(ParseError::NotSuper),
+            Segments::One | Segments::Burst { .. } => return Err(ParseError::NotSuper),
         };
         let ip = IpPacket::parse(packet.bytes())?;
         if ip.is_fragment() {

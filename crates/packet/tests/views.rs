@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use uxfrm_packet::checksum::Sum;
 use uxfrm_packet::esp::{Esp, EspHeader};
-use uxfrm_packet::ethernet::{EtherType, Frame};
+use uxfrm_packet::ethernet::{EtherType, EthernetFrame};
 use uxfrm_packet::gre::{Gre, GreFields};
 use uxfrm_packet::icmp::{Icmp, IcmpHeader};
 use uxfrm_packet::icmpv6::{Icmpv6, Icmpv6Header};
@@ -69,7 +69,7 @@ proptest! {
                 .write(&mut frame, &payload)
                 .unwrap(),
         }
-        let view = Frame::parse(&frame).unwrap();
+        let view = EthernetFrame::parse(&frame).unwrap();
         prop_assert_eq!([view.header.source.0, view.header.destination.0], macs);
         prop_assert_eq!(view.ether_type, EtherType::IPV4);
         prop_assert_eq!(view.tags.iter().map(|tag| (tag.vlan(), tag.priority(), tag.drop_eligible())).collect::<Vec<_>>(), ids);
@@ -190,7 +190,7 @@ proptest! {
 
     #[test]
     fn no_bytes_make_a_view_panic(bytes in bytes()) {
-        let _ = (Frame::parse(&bytes), Gre::parse(&bytes), Icmp::parse(&bytes), Icmpv6::parse(&bytes), Esp::parse(&bytes));
+        let _ = (EthernetFrame::parse(&bytes), Gre::parse(&bytes), Icmp::parse(&bytes), Icmpv6::parse(&bytes), Esp::parse(&bytes));
         let _ = Tcp::parse(&bytes).map(|tcp| tcp.options().count());
         let _ = Ipv6::parse(&bytes).map(|packet| packet.chain());
     }
@@ -222,11 +222,11 @@ fn esp_is_spi_and_sequence_number() {
 fn frame_faults_have_errors() {
     let mut frame =
         [[0; 12].as_slice(), &[0x88, 0xa8, 0, 1, 0x81, 0, 0, 2, 0x81, 0, 0, 3, 8, 0]].concat();
-    assert_eq!(Frame::parse(&frame).unwrap_err(), ParseError::VlanTooDeep);
+    assert_eq!(EthernetFrame::parse(&frame).unwrap_err(), ParseError::VlanTooDeep);
     frame.truncate(17);
-    assert_eq!(Frame::parse(&frame).unwrap_err(), ParseError::VlanTruncated);
+    assert_eq!(EthernetFrame::parse(&frame).unwrap_err(), ParseError::VlanTruncated);
     frame.truncate(13);
-    assert_eq!(Frame::parse(&frame).unwrap_err(), ParseError::EthernetTruncated);
+    assert_eq!(EthernetFrame::parse(&frame).unwrap_err(), ParseError::EthernetTruncated);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Requests and their answers, as far as needed to know whether an answer is outstanding.
 
-use uxfrm_netlink_wire::{Flags, NLMSG_DONE, NLMSG_ERROR, NetlinkHeader};
+use uxfrm_netlink_wire::{NLMSG_DONE, NLMSG_ERROR, NetlinkFlags, NetlinkHeader};
 
 /// Bytes of a request that are looked at: its `nlmsghdr`.
 pub(crate) const REQUEST: usize = NetlinkHeader::LEN;
@@ -28,8 +28,8 @@ pub(crate) fn is_public(header: [u8; REQUEST]) -> bool {
 pub(crate) fn request(header: [u8; REQUEST], length: usize) -> Option<u32> {
     let header = NetlinkHeader::from_bytes(header);
     let is_whole = usize::try_from(header.len).is_ok_and(|own| own == length);
-    let asked = Flags::REQUEST | Flags::ACK;
-    let is_answered = flags(header) & (asked | Flags::ECHO) == asked;
+    let asked = NetlinkFlags::REQUEST | NetlinkFlags::ACK;
+    let is_answered = flags(header) & (asked | NetlinkFlags::ECHO) == asked;
     (is_whole && is_answered && PLAIN.contains(&header.kind)).then_some(header.seq)
 }
 
@@ -42,8 +42,9 @@ pub(crate) fn answers(header: [u8; ANSWER]) -> Option<u32> {
 /// Whether something is to come after a request.
 pub(crate) fn is_answered(header: [u8; REQUEST]) -> bool {
     let header = NetlinkHeader::from_bytes(header);
-    let is_acknowledged = flags(header).contains(Flags::ACK) || !PLAIN.contains(&header.kind);
-    flags(header).contains(Flags::REQUEST) && is_acknowledged
+    let is_acknowledged =
+        flags(header).contains(NetlinkFlags::ACK) || !PLAIN.contains(&header.kind);
+    flags(header).contains(NetlinkFlags::REQUEST) && is_acknowledged
 }
 
 /// Whether a datagram that begins so is the last answer to a request.
@@ -51,7 +52,10 @@ pub(crate) fn ends(answer: [u8; ANSWER], request: [u8; REQUEST]) -> bool {
     let [answer, request] = [answer, request].map(NetlinkHeader::from_bytes);
     let is_last = match answer.kind {
         NLMSG_ERROR | NLMSG_DONE => true,
-        _ => !flags(answer).contains(Flags::MULTI) && !flags(request).contains(Flags::ACK),
+        _ => {
+            !flags(answer).contains(NetlinkFlags::MULTI)
+                && !flags(request).contains(NetlinkFlags::ACK)
+        }
     };
     is_last && answer.seq == request.seq
 }
@@ -61,7 +65,7 @@ pub(crate) fn error(request: [u8; REQUEST], errno: i32, port: u32) -> [u8; ERROR
     let header = NetlinkHeader {
         len: ERROR_LENGTH,
         kind: NLMSG_ERROR,
-        flags: Flags::CAPPED.bits(),
+        flags: NetlinkFlags::CAPPED.bits(),
         seq: NetlinkHeader::from_bytes(request).seq,
         pid: port,
     };
@@ -72,8 +76,8 @@ pub(crate) fn error(request: [u8; REQUEST], errno: i32, port: u32) -> [u8; ERROR
     error
 }
 
-const fn flags(header: NetlinkHeader) -> Flags {
-    Flags::from_bits_retain(header.flags)
+const fn flags(header: NetlinkHeader) -> NetlinkFlags {
+    NetlinkFlags::from_bits_retain(header.flags)
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ use crate::next;
 use crate::table::{self, Socket};
 use crate::wakeup_socket;
 use uxfrm_control::{
-    greeting::{Greeting, Kind, LENGTH, NAME, is_the_gateways},
-    place::{Directory, is_appointed, is_believed},
+    greeting::{Greeting, GreetingKind, LENGTH, NAME, is_gateway_user},
+    place::{DirectoryOwner, is_owner_of_run_directory, is_trusted},
 };
 
 /// Another name of the gateway's socket than [`NAME`]: a path, or an abstract name behind `@`.
@@ -67,9 +67,9 @@ pub(crate) fn introduce(descriptor: c_int, socket: &Socket) -> Result<(), c_int>
     }
     // A listener must be registered when `bind` returns, or the next events are missed.
     if socket.groups() != 0 {
-        ask(descriptor, greeting(Kind::Ask, socket))?;
+        ask(descriptor, greeting(GreetingKind::Ask, socket))?;
     } else {
-        send(descriptor, greeting(Kind::Hello, socket))?;
+        send(descriptor, greeting(GreetingKind::Hello, socket))?;
     }
     socket.set_gateway_identity(socket.identity());
     socket.set_greeted();
@@ -79,7 +79,7 @@ pub(crate) fn introduce(descriptor: c_int, socket: &Socket) -> Result<(), c_int>
 /// Sends changes of a client's identity; a client that the gateway does not know is sent later.
 pub(crate) fn tell(descriptor: c_int, socket: &Socket) -> Result<(), c_int> {
     if socket.is_greeted() {
-        send(descriptor, greeting(Kind::Hello, socket))?;
+        send(descriptor, greeting(GreetingKind::Hello, socket))?;
         socket.set_gateway_identity(socket.identity());
         return Ok(());
     }
@@ -137,13 +137,14 @@ fn take_over(fresh: c_int, descriptor: c_int) -> Result<(), c_int> {
 /// Asks the gateway for the mark of sockets whose traffic passes it by.
 pub(crate) fn mark() -> Result<u32, c_int> {
     let descriptor = connect()?;
-    let question = Greeting { kind: Kind::Ask, port: free_port(), groups: 0, options: 0, value: 0 };
+    let question =
+        Greeting { kind: GreetingKind::Ask, port: free_port(), groups: 0, options: 0, value: 0 };
     let answer = ask(descriptor, question);
     close(descriptor);
     Ok(answer?.value)
 }
 
-fn greeting(kind: Kind, socket: &Socket) -> Greeting {
+fn greeting(kind: GreetingKind, socket: &Socket) -> Greeting {
     let (port, groups, options) = (socket.port(), socket.groups(), socket.options());
     Greeting { kind, port, groups, options, value: 0 }
 }
@@ -169,8 +170,8 @@ fn ask(descriptor: c_int, question: Greeting) -> Result<Greeting, c_int> {
         return Err(errno::last());
     }
     match Greeting::parse(&bytes) {
-        Some(answer) if answer.kind == Kind::Welcome => Ok(answer),
-        Some(answer) if answer.kind == Kind::Refused => {
+        Some(answer) if answer.kind == GreetingKind::Welcome => Ok(answer),
+        Some(answer) if answer.kind == GreetingKind::Refused => {
             Err(c_int::try_from(answer.value).unwrap_or(libc::EPERM))
         }
         _ => Err(libc::ECONNREFUSED),
@@ -190,7 +191,7 @@ fn reach(descriptor: c_int) -> Result<(), c_int> {
     approach(descriptor, &address, length)?;
     match place {
         Place::Default | Place::Abstract => trust(descriptor),
-        Place::File if is_believed(listener(descriptor)?, own(), name, look) => Ok(()),
+        Place::File if is_trusted(listener(descriptor)?, own(), name, look) => Ok(()),
         Place::File => Err(libc::EPERM),
     }
 }
@@ -200,14 +201,14 @@ fn own() -> libc::uid_t {
     unsafe { libc::geteuid() }
 }
 
-fn look(directory: &[u8]) -> Option<Directory> {
+fn look(directory: &[u8]) -> Option<DirectoryOwner> {
     let found = fallback_socket::about(directory)?;
-    Some(Directory { owner: found.st_uid, mode: found.st_mode })
+    Some(DirectoryOwner { owner: found.st_uid, mode: found.st_mode })
 }
 
 fn trust(descriptor: c_int) -> Result<(), c_int> {
     let listener = listener(descriptor)?;
-    let is_trusted = is_the_gateways(listener, own()) || is_appointed(listener, look);
+    let is_trusted = is_gateway_user(listener, own()) || is_owner_of_run_directory(listener, look);
     if is_trusted { Ok(()) } else { Err(libc::EPERM) }
 }
 

@@ -12,8 +12,8 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use libc::{c_int, cmsghdr, iovec, msghdr, ssize_t};
-use uxfrm_control::greeting::{Greeting, Kind, LENGTH};
-use uxfrm_control::mailbox::{Found, LAYOUT, Mailbox, Page, ROOM};
+use uxfrm_control::greeting::{Greeting, GreetingKind, LENGTH};
+use uxfrm_control::mailbox::{ClientPoll, LAYOUT, Mailbox, Page, ROOM};
 
 use crate::connection_reuse::ReusableConnection;
 use crate::table::Socket;
@@ -58,7 +58,7 @@ pub(crate) fn ask(socket: &Socket, request: &[u8]) -> bool {
 
 /// Something else is about to be sent on the socket.
 pub(crate) fn step_aside(socket: &Socket) {
-    of(socket).into_iter().for_each(Mailbox::step_aside);
+    of(socket).into_iter().for_each(Mailbox::redirect_to_socket);
 }
 
 /// Whether the gateway waits for this connection's next request, so that its socket stays silent.
@@ -78,11 +78,11 @@ pub(crate) fn receive(
         let waits = flags & libc::MSG_DONTWAIT == 0;
         let collect = || mailbox.collect();
         let found = if waits {
-            busy_poll::until(collect, Found::Nothing)
+            busy_poll::until(collect, ClientPoll::Nothing)
         } else {
-            busy_poll::once(collect, Found::Nothing)
+            busy_poll::once(collect, ClientPoll::Nothing)
         };
-        found.filter(|found| *found == Found::Answer)?;
+        found.filter(|found| *found == ClientPoll::Answer)?;
         COLLECTED.store(true, Ordering::Relaxed);
     }
     // SAFETY: the caller's vectors are valid.
@@ -149,7 +149,7 @@ pub(crate) unsafe fn scatter(bytes: &[u8], vectors: &[iovec]) -> usize {
 fn ask_for_page(descriptor: c_int, socket: &Socket) -> Option<*mut Page> {
     let told = socket.gateway_identity()?;
     let question = Greeting {
-        kind: Kind::Share,
+        kind: GreetingKind::Share,
         port: told.port,
         groups: told.groups,
         options: told.options,
@@ -208,7 +208,7 @@ fn receive_descriptor(descriptor: c_int) -> Option<c_int> {
         let passed = has_one.then(|| libc::CMSG_DATA(header).cast::<c_int>().read_unaligned())?;
         // A gateway of another version may mean another layout.
         let welcome = Greeting::parse(&bytes)
-            .is_some_and(|answer| (answer.kind, answer.value) == (Kind::Welcome, LAYOUT));
+            .is_some_and(|answer| (answer.kind, answer.value) == (GreetingKind::Welcome, LAYOUT));
         if !welcome {
             gateway::close(passed);
         }

@@ -13,7 +13,7 @@ use std::{io, os::fd::BorrowedFd, time::Duration};
 use uxfrm_engine::Moment;
 use uxfrm_io::{FramePort, Frames, Transmitted};
 use uxfrm_packet::{
-    Batch, Checksum, IpPacket, PacketBuf, Pool, Protocol, Segments, congestion::Told,
+    Batch, Checksum, IpPacket, PacketBuf, Pool, Protocol, Segments, congestion::CongestionSignal,
     ethernet::MacAddr,
 };
 
@@ -24,7 +24,7 @@ use crate::{
 
 /// A device that sends and receives ESP as frames.
 #[derive(Debug)]
-pub struct Express {
+pub struct AfXdpEsp {
     port: Box<dyn FramePort>,
     next_hops: NextHops,
     leaving: Frames,
@@ -33,7 +33,7 @@ pub struct Express {
     now: Moment,
 }
 
-impl Express {
+impl AfXdpEsp {
     /// Wraps a port that receives only ESP for this host, at a device with this MAC address;
     /// `guide` resolves next hops.
     #[must_use]
@@ -54,7 +54,7 @@ impl Express {
         now: Moment,
         batch: &mut Batch,
         pool: &mut Pool,
-    ) -> Option<Told> {
+    ) -> Option<CongestionSignal> {
         self.queue.as_mut()?.signal_congestion(self.port.waited(), now, batch, pool)
     }
 
@@ -129,7 +129,7 @@ impl Express {
 fn sealed(packet: &PacketBuf) -> Option<(IpPacket, usize)> {
     let longest = match packet.segments {
         Segments::One => packet.len(),
-        Segments::Train { stride } => usize::from(stride).min(packet.len()),
+        Segments::Burst { stride } => usize::from(stride).min(packet.len()),
         Segments::Tcp { .. } | Segments::Udp { .. } => return None,
     };
     let ip = IpPacket::parse(packet.bytes()).ok()?;
@@ -141,12 +141,12 @@ fn sealed(packet: &PacketBuf) -> Option<(IpPacket, usize)> {
 mod tests {
     use std::sync::mpsc;
 
-    use uxfrm_io::{Framed, Memory, Port as _, poll::Poller, rtnetlink::Standing};
+    use uxfrm_io::{Framed, Memory, Port as _, poll::Poller, rtnetlink::NeighbourState};
     use uxfrm_packet::ethernet::EthernetHeader;
     use uxfrm_testkit::packets;
 
     use super::*;
-    use crate::{Answer, News, NextHop, Question, Side};
+    use crate::{NextHop, NextHopRequest, NextHopUpdate, PortSide, ResolvedRoute};
 
     const MTU: u16 = 1500;
 
@@ -158,10 +158,10 @@ mod tests {
     }
 
     struct Bench {
-        af_xdp: Express,
+        af_xdp: AfXdpEsp,
         far: Memory,
-        asked: mpsc::Receiver<Question>,
-        told: mpsc::Sender<News>,
+        asked: mpsc::Receiver<NextHopRequest>,
+        told: mpsc::Sender<NextHopUpdate>,
         pool: Pool,
     }
 
@@ -170,18 +170,19 @@ mod tests {
             let (near, far) = Memory::pair(64);
             let (questions, asked) = mpsc::sync_channel(8);
             let (told, news) = mpsc::channel();
-            let guide = Guide { questions, waker: Poller::new().unwrap().waker(), news };
-            let af_xdp = Express::new(Box::new(Framed::new(near)), MacAddr([2; 6]), guide);
+            let guide =
+                Guide { requests: questions, waker: Poller::new().unwrap().waker(), updates: news };
+            let af_xdp = AfXdpEsp::new(Box::new(Framed::new(near)), MacAddr([2; 6]), guide);
             Self { af_xdp, far, asked, told, pool: Pool::new() }
         }
 
         fn knows(&mut self, address: &str) {
             let address = address.parse().unwrap();
-            let hop = NextHop { side: Side::Wire, address };
-            let answer = Answer::By { hop, mtu: MTU, source: None };
-            self.told.send(News::Way(address, answer)).unwrap();
-            let standing = Standing::Known(MacAddr([4; 6]));
-            self.told.send(News::Neighbour(hop, standing)).unwrap();
+            let hop = NextHop { side: PortSide::Wire, address };
+            let answer = ResolvedRoute::Via { hop, mtu: MTU, source: None };
+            self.told.send(NextHopUpdate::Route(address, answer)).unwrap();
+            let standing = NeighbourState::Known(MacAddr([4; 6]));
+            self.told.send(NextHopUpdate::Neighbour(hop, standing)).unwrap();
             self.af_xdp.apply_updates(Moment(1));
         }
 
@@ -203,7 +204,7 @@ mod tests {
         let mut bench = Bench::new();
         assert!(bench.af_xdp.take(esp("192.0.2.2:2", 40)).is_err());
         assert!(bench.af_xdp.take(esp("192.0.2.2:2", 40)).is_err());
-        let way = Question::Way("192.0.2.2".parse().unwrap());
+        let way = NextHopRequest::Route("192.0.2.2".parse().unwrap());
         assert_eq!(bench.asked.try_iter().collect::<Vec<_>>(), [way], "once is enough");
         assert_eq!(bench.leave(), 0);
         bench.knows("192.0.2.2");
@@ -255,7 +256,7 @@ mod tests {
         bench.knows("192.0.2.2");
         let train = |stride| {
             let mut packet = esp("192.0.2.2:2", 2972);
-            packet.segments = Segments::Train { stride };
+            packet.segments = Segments::Burst { stride };
             packet
         };
         assert!(bench.af_xdp.take(train(1500)).is_ok());

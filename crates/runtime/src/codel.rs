@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use uxfrm_engine::Moment;
-use uxfrm_packet::congestion::{self, Told};
+use uxfrm_packet::congestion::{self, CongestionSignal};
 use uxfrm_packet::{Batch, PacketBuf, Pool};
 
 /// How long packets may exceed the target.
@@ -56,7 +56,7 @@ impl Codel {
         now: Moment,
         batch: &mut Batch,
         pool: &mut Pool,
-    ) -> Option<Told> {
+    ) -> Option<CongestionSignal> {
         let bytes: usize = batch.as_mut_slice().iter().map(PacketBuf::len).sum();
         let waited = if bytes > MIN_QUEUE_BYTES { waited } else { Duration::ZERO };
         if !self.is_due(waited, now) {
@@ -110,12 +110,12 @@ impl Codel {
 
 /// Slows down the TCP sender of the largest packet, most likely the one that fills the queue.
 /// `None` if the batch has no TCP.
-fn signal_one_sender(batch: &mut Batch, pool: &mut Pool) -> Option<Told> {
+fn signal_one_sender(batch: &mut Batch, pool: &mut Pool) -> Option<CongestionSignal> {
     let packets = batch.as_mut_slice().iter_mut().enumerate();
-    let heard = packets.filter(|(_, packet)| congestion::is_heard(packet));
+    let heard = packets.filter(|(_, packet)| congestion::can_signal(packet));
     let (index, packet) = heard.max_by_key(|(_, packet)| packet.len())?;
-    let told = congestion::tell(packet)?;
-    if told == Told::ByLoss {
+    let told = congestion::signal(packet)?;
+    if told == CongestionSignal::ByLoss {
         pool.give(batch.remove(index));
     }
     Some(told)

@@ -25,7 +25,7 @@ use std::{
     },
 };
 
-use uxfrm_engine::{DeviceId, Handed, Received};
+use uxfrm_engine::{DeviceId, OffloadedPacket, ReceivedPacket};
 use uxfrm_io::{
     poll::{Poller, Waker},
     wire_packets,
@@ -34,8 +34,8 @@ use uxfrm_offload::{ModelNic, Nics};
 use uxfrm_packet::{Batch, IpPacket, PacketBuf, Pool, Protocol, esp::Esp};
 
 use crate::Error;
-pub use buffer_ring::{Carries, Exchange};
-pub use device_loop::{DeviceLane, Exit};
+pub use buffer_ring::{BufferRing, HasPacket};
+pub use device_loop::{DeviceEgress, DeviceLoop};
 
 /// Buffers in one ring, which is per device, worker and direction.
 const ROOM: usize = 1024;
@@ -46,7 +46,7 @@ const MOST_KEPT: usize = 8 * ROOM;
 
 /// All workers' and devices' rings; clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct Bay {
+pub struct DevicePorts {
     shared: Arc<Shared>,
     nics: Nics,
 }
@@ -81,13 +81,13 @@ struct DevicePort {
 struct Rings {
     worker: Waker,
     /// To the device, for the wire.
-    handed: Exchange<Handed>,
+    handed: BufferRing<OffloadedPacket>,
     /// To the device, from the network.
-    arrived: Exchange<PacketBuf>,
+    arrived: BufferRing<PacketBuf>,
     /// From the device, for the engine.
-    received: Exchange<Received>,
+    received: BufferRing<ReceivedPacket>,
     /// From the device, for the worker's own wire.
-    sealed: Exchange<PacketBuf>,
+    sealed: BufferRing<PacketBuf>,
     /// Whether something for the device waits for room.
     waits: AtomicBool,
 }
@@ -95,7 +95,7 @@ struct Rings {
 /// One worker's access to all devices.
 #[derive(Debug)]
 pub(crate) struct PortSlot {
-    shared_ports: Bay,
+    shared_ports: DevicePorts,
     worker: usize,
     generation: u64,
     attached: Vec<AttachedPort>,
@@ -108,7 +108,7 @@ pub(crate) struct PortSlot {
 #[derive(Debug)]
 struct AttachedPort {
     port: Arc<DevicePort>,
-    outgoing: Vec<Handed>,
+    outgoing: Vec<OffloadedPacket>,
     incoming: Vec<PacketBuf>,
 }
 
@@ -121,7 +121,7 @@ pub(crate) struct Backpressure {
     pub(crate) inward: bool,
 }
 
-impl Bay {
+impl DevicePorts {
     /// Starts without workers and devices; `nics` tells which device has which SA.
     #[must_use]
     pub fn new(nics: Nics) -> Self {
@@ -171,10 +171,10 @@ impl Rings {
     fn new(worker: Waker) -> Self {
         Self {
             worker,
-            handed: Exchange::new(ROOM),
-            arrived: Exchange::new(ROOM),
-            received: Exchange::new(ROOM),
-            sealed: Exchange::new(ROOM),
+            handed: BufferRing::new(ROOM),
+            arrived: BufferRing::new(ROOM),
+            received: BufferRing::new(ROOM),
+            sealed: BufferRing::new(ROOM),
             waits: AtomicBool::default(),
         }
     }
@@ -238,10 +238,15 @@ impl PortSlot {
 
     /// Pushes each packet to its device and keeps what finds no room. Packets are lost if their
     /// device is gone or too many wait.
-    pub(crate) fn hand_over(&mut self, handed: &mut Vec<Handed>, pool: &mut Pool) -> LostPackets {
+    pub(crate) fn hand_over(
+        &mut self,
+        handed: &mut Vec<OffloadedPacket>,
+        pool: &mut Pool,
+    ) -> LostPackets {
         let mut lost = LostPackets::default();
         for device in &mut self.attached {
-            let is_its = |handed: &Handed| device.port.devices.contains(&handed.handover.device);
+            let is_its =
+                |handed: &OffloadedPacket| device.port.devices.contains(&handed.handover.device);
             if handed.iter().all(is_its) {
                 device.outgoing.append(handed);
             } else {
@@ -302,7 +307,7 @@ impl PortSlot {
     }
 
     /// Receives from all devices for the engine; `false` if nothing came.
-    pub(crate) fn receive(&self, into: &mut Vec<Received>, pool: &mut Pool) -> bool {
+    pub(crate) fn receive(&self, into: &mut Vec<ReceivedPacket>, pool: &mut Pool) -> bool {
         for port in self.ports() {
             port.rings[self.worker].received.take(into, pool);
             port.wake_if_blocked();
@@ -335,7 +340,7 @@ pub(crate) struct LostPackets {
 
 impl LostPackets {
     /// Drops packets for which there is no device.
-    pub(crate) fn without_device(handed: &mut Vec<Handed>, pool: &mut Pool) -> Self {
+    pub(crate) fn without_device(handed: &mut Vec<OffloadedPacket>, pool: &mut Pool) -> Self {
         Self { no_room: 0, no_device: discard(handed, pool) }
     }
 }
@@ -363,9 +368,9 @@ impl AttachedPort {
 impl Rings {
     /// Pushes as far as there is room. The device wakes us when there is room for the rest: it
     /// reads the flag after it has taken, and we look for room after we have set the flag.
-    fn put<T: Carries>(
+    fn put<T: HasPacket>(
         &self,
-        ring: &Exchange<T>,
+        ring: &BufferRing<T>,
         items: &mut Vec<T>,
         pool: &mut Pool,
         device: &Waker,
@@ -400,7 +405,7 @@ impl DevicePort {
 }
 
 /// Gives buffers back; returns the number of packets in them.
-fn discard<T: Carries>(items: &mut Vec<T>, pool: &mut Pool) -> u64 {
+fn discard<T: HasPacket>(items: &mut Vec<T>, pool: &mut Pool) -> u64 {
     let packets = items.iter().map(|item| wire_packets(item.packet())).sum();
     items.drain(..).for_each(|item| pool.give(item.into_packet()));
     packets

@@ -36,17 +36,17 @@ use std::{
     time::Duration,
 };
 
-use uxfrm_engine::{DropReason, ErrorBudget, Moment, Output, Received, Worker};
+use uxfrm_engine::{DropReason, IcmpRateLimit, Moment, Output, ReceivedPacket, Worker};
 use uxfrm_io::{
     FramePort, Frames, Port, Transmitted, clock,
-    ike::Daemons,
+    ike::IkeDaemonQueue,
     poll::{Poller, Ready, Waker},
 };
 use uxfrm_packet::{Batch, PacketBuf, Pool, ethernet::MacAddr};
 
 use self::next_hop_queue::NextHopQueue;
 use crate::{
-    Bay, Error, Events,
+    DevicePorts, Error, Events,
     device_ports::{Backpressure, LostPackets, PortSlot, set_polled},
     next_hops::{Guide, NextHops},
 };
@@ -83,12 +83,12 @@ pub struct InlinePorts {
     /// that reaches it by other ways, as in FOU.
     pub sockets: Vec<Box<dyn Port>>,
     /// Receivers of IKE messages at ESP-in-UDP ports.
-    pub daemons: Vec<Daemons>,
+    pub daemons: Vec<IkeDaemonQueue>,
 }
 
 /// One inline worker with its ports.
 #[derive(Debug)]
-pub struct InlineLane {
+pub struct InlineLoop {
     poller: Poller,
     ports: InlinePorts,
     /// Whether all ports can be polled; ports in memory are read in turn.
@@ -107,12 +107,12 @@ pub struct InlineLane {
     frames: [Frames; 2],
     next_hops: NextHops,
     next_hop_queue: NextHopQueue,
-    budget: ErrorBudget,
+    budget: IcmpRateLimit,
     events: Events,
     devices: Option<PortSlot>,
     /// Directions without room at a device: ports that feed them are not read.
     backpressure: Backpressure,
-    received: Vec<Received>,
+    received: Vec<ReceivedPacket>,
     sealed: Vec<PacketBuf>,
     /// Number of buffers that wait for SAs, for other threads.
     held: Arc<AtomicUsize>,
@@ -123,7 +123,7 @@ pub struct InlineLane {
     has_backlog: bool,
 }
 
-impl InlineLane {
+impl InlineLoop {
     /// A loop between `ports`; `guide` resolves next hops, and `events` takes the engine's events.
     ///
     /// # Errors
@@ -165,7 +165,7 @@ impl InlineLane {
             frames: [Frames::new(), Frames::new()],
             next_hops: NextHops::new(guide, macs),
             next_hop_queue: NextHopQueue::new(),
-            budget: ErrorBudget::new(),
+            budget: IcmpRateLimit::new(),
             events,
             devices: None,
             backpressure: Backpressure::default(),
@@ -180,9 +180,9 @@ impl InlineLane {
     }
 
     /// Attaches offload devices, including later ones. They have to send by the
-    /// [worker](crate::Exit::Lane).
+    /// [worker](crate::DeviceEgress::Lane).
     #[must_use]
-    pub fn behind(mut self, device_ports: &Bay) -> Self {
+    pub fn with_devices(mut self, device_ports: &DevicePorts) -> Self {
         self.devices = Some(device_ports.add_worker(self.poller.waker()));
         self
     }
@@ -229,7 +229,7 @@ impl InlineLane {
     pub fn turn(&mut self) -> Result<(), Error> {
         self.apply_backpressure()?;
         // 1 wait
-        let timeout = match (self.polled, self.has_backlog, self.worker.owes()) {
+        let timeout = match (self.polled, self.has_backlog, self.worker.has_deferred()) {
             (false, ..) => Duration::ZERO,
             (true, true, _) => RETRY,
             (true, false, true) => SETTLE,
@@ -330,10 +330,10 @@ impl InlineLane {
             self.send_icmp_error(answer);
         }
         self.out.host = answers;
-        if !self.out.handed.is_empty() {
+        if !self.out.offloaded.is_empty() {
             let lost = match &mut self.devices {
-                Some(devices) => devices.hand_over(&mut self.out.handed, &mut self.pool),
-                None => LostPackets::without_device(&mut self.out.handed, &mut self.pool),
+                Some(devices) => devices.hand_over(&mut self.out.offloaded, &mut self.pool),
+                None => LostPackets::without_device(&mut self.out.offloaded, &mut self.pool),
             };
             self.count_lost(lost);
         }

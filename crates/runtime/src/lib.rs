@@ -3,13 +3,13 @@
 //! - [`Lane`] is one worker loop: a host port, its [`Wire`], an engine, and a run-to-completion
 //!   loop on one core that polls, receives, processes and transmits.
 //! - [`Wire`] is the network side: one port for whole IPv4 packets, one for IPv6, one per UDP port
-//!   and family. With an [`Express`] ESP passes by AF_XDP, past the kernel's network stack.
+//!   and family. With an [`AfXdpEsp`] ESP passes by AF_XDP, past the kernel's network stack.
 //! - [`TunnelLane`] is the loop of all tunnels: their TUNs and shared sockets, without an engine.
 //!   [`TunnelControl`] adds and removes them while it runs.
 //! - [`InlineLane`] is a worker loop between two network devices, past the host's stack. It and
-//!   [`Express`] request [next hops](News) from a resolver.
-//! - [`DeviceLane`] is the loop of one offload device; a [`Bay`] connects worker loops and devices.
-//! - [`Running`] is a loop on its thread, to be stopped and joined.
+//!   [`AfXdpEsp`] request [next hops](MonitorResult) from a resolver.
+//! - [`DeviceLoop`] is the loop of one offload device; a [`Bay`] connects worker loops and devices.
+//! - [`WorkerThread`] is a loop on its thread, to be stopped and joined.
 //!
 //! Workers share only the published snapshot of the databases and the atomics inside SAs.
 //! Back-pressure is a drop with a reason, early: a worker never waits for a port.
@@ -26,15 +26,16 @@ mod wire;
 mod worker_loop;
 mod worker_thread;
 
-pub use af_xdp::Express;
-pub use device_ports::{Bay, Carries, DeviceLane, Exchange, Exit};
+pub use af_xdp::AfXdpEsp;
+pub use device_ports::{BufferRing, DeviceEgress, DeviceLoop, DevicePorts, HasPacket};
 pub use events::Events;
-pub use inline::{InlineLane, InlinePorts};
-pub use next_hops::{Answer, Guide, News, NextHop, Question, Side};
+pub use inline::{InlineLoop, InlinePorts};
+pub use next_hops::{Guide, NextHop, NextHopRequest, NextHopUpdate, PortSide, ResolvedRoute};
 pub use tunnels::{
-    Change, Incoming, Interface, Narrow, Portrait, PortrayedInterface, Route, SocketCounts,
-    Sockets, Source, TunnelControl, TunnelCounts, TunnelLane, egress,
+    ExportedInterface, LearnedPmtu, ReceivePort, ReceiveSource, SocketCounts, TunnelChange,
+    TunnelControl, TunnelCounts, TunnelInterface, TunnelLoop, TunnelLoopExport, TunnelRoute,
+    TunnelSockets, egress,
 };
-pub use wire::{Datagrams, Wire};
-pub use worker_loop::{Error, Lane};
-pub use worker_thread::{Halted, Running, Turns};
+pub use wire::{UdpSocketPort, WirePorts};
+pub use worker_loop::{Error, WorkerLoop};
+pub use worker_thread::{EventLoop, PausedWorker, WorkerThread};

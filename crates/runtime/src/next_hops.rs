@@ -16,7 +16,7 @@ use std::{
 };
 
 use uxfrm_engine::Moment;
-use uxfrm_io::{poll::Waker, rtnetlink::Standing};
+use uxfrm_io::{poll::Waker, rtnetlink::NeighbourState};
 use uxfrm_packet::{
     Version,
     ethernet::{EtherType, EthernetHeader, MacAddr},
@@ -24,7 +24,7 @@ use uxfrm_packet::{
 
 /// One of the gateway's two ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Side {
+pub enum PortSide {
     /// The protected side: plain packets.
     Protected,
     /// The network between gateways.
@@ -35,43 +35,43 @@ pub enum Side {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NextHop {
     /// The port it is reached by.
-    pub side: Side,
+    pub side: PortSide,
     /// Its address.
     pub address: IpAddr,
 }
 
 /// Requests of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Question {
-    /// Requests the route to a destination: answered by [`News::Way`], and by [`News::Neighbour`]
+pub enum NextHopRequest {
+    /// Requests the route to a destination: answered by [`MonitorResult::Way`], and by [`MonitorResult::Neighbour`]
     /// for its next hop.
-    Way(IpAddr),
+    Route(IpAddr),
     /// Reports the use of a neighbour whose address is not confirmed: answered by
-    /// [`News::Neighbour`].
-    Use(NextHop),
+    /// [`MonitorResult::Neighbour`].
+    Neighbour(NextHop),
 }
 
 /// Updates for a worker, requested or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum News {
+pub enum NextHopUpdate {
     /// The route to a destination.
-    Way(IpAddr, Answer),
+    Route(IpAddr, ResolvedRoute),
     /// The route to a destination in use before this worker started, so that nothing waits for it.
-    Expected(IpAddr, Answer),
+    PreloadedRoute(IpAddr, ResolvedRoute),
     /// State of a neighbour.
-    Neighbour(NextHop, Standing),
+    Neighbour(NextHop, NeighbourState),
     /// Any route may have changed.
-    Changed,
+    RoutesChanged,
     /// A link or an address has changed, and possibly any route: earlier requests may not have left
     /// the host.
-    Links,
+    LinksChanged,
 }
 
 /// The route to a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum ResolvedRoute {
     /// By one of the ports.
-    By {
+    Via {
         /// The neighbour.
         hop: NextHop,
         /// MTU of the route, in bytes.
@@ -82,18 +82,18 @@ pub enum Answer {
     /// The host itself.
     Local,
     /// No route, or one by another device.
-    Nowhere,
+    NoRoute,
 }
 
 /// Channels to and from the resolver.
 #[derive(Debug)]
 pub struct Guide {
     /// Takes questions.
-    pub questions: SyncSender<Question>,
+    pub requests: SyncSender<NextHopRequest>,
     /// Wakes the resolver.
     pub waker: Waker,
     /// Updates from the resolver.
-    pub news: Receiver<News>,
+    pub updates: Receiver<NextHopUpdate>,
 }
 
 /// One worker's table of next hops.
@@ -157,7 +157,7 @@ enum HopState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HopLookup {
     /// Send it.
-    Send { side: Side, header: EthernetHeader, mtu: u16 },
+    Send { side: PortSide, header: EthernetHeader, mtu: u16 },
     /// Keep it: the answer is pending.
     Pending,
     /// It is for the host.
@@ -202,18 +202,20 @@ impl NextHops {
     /// Applies all updates; whether there were any.
     pub(crate) fn apply_updates(&mut self, now: Moment) -> bool {
         let mut changed = false;
-        while let Ok(news) = self.guide.news.try_recv() {
+        while let Ok(news) = self.guide.updates.try_recv() {
             changed = true;
             self.latest = None;
             match news {
-                News::Way(destination, answer) => self.set_route(destination, answer, now),
-                News::Expected(destination, answer) => {
+                NextHopUpdate::Route(destination, answer) => {
+                    self.set_route(destination, answer, now)
+                }
+                NextHopUpdate::PreloadedRoute(destination, answer) => {
                     self.insert_pending(destination, now);
                     self.set_route(destination, answer, now);
                 }
-                News::Neighbour(hop, standing) => self.set_neighbour(hop, standing, now),
-                News::Changed => self.generation = self.generation.wrapping_add(1),
-                News::Links => {
+                NextHopUpdate::Neighbour(hop, standing) => self.set_neighbour(hop, standing, now),
+                NextHopUpdate::RoutesChanged => self.generation = self.generation.wrapping_add(1),
+                NextHopUpdate::LinksChanged => {
                     self.generation = self.generation.wrapping_add(1);
                     self.links = self.links.wrapping_add(1);
                 }
@@ -240,7 +242,7 @@ impl NextHops {
     pub(crate) fn recheck(&mut self, destination: IpAddr, now: Moment) {
         if now.0.saturating_sub(self.rechecked.0) >= RECHECK_INTERVAL {
             self.rechecked = now;
-            self.request(Question::Way(destination));
+            self.request(NextHopRequest::Route(destination));
         }
     }
 
@@ -267,7 +269,7 @@ impl NextHops {
                     None
                 }
             };
-            if side == Some(Side::Protected) && source.is_some() {
+            if side == Some(PortSide::Protected) && source.is_some() {
                 return source;
             }
             found = found.or(source);
@@ -287,7 +289,7 @@ impl NextHops {
     fn lookup_slow(&mut self, destination: IpAddr, now: Moment) -> HopLookup {
         let Some(entry) = self.routes.get_mut(&destination) else {
             self.insert_pending(destination, now);
-            self.request(Question::Way(destination));
+            self.request(NextHopRequest::Route(destination));
             return HopLookup::Pending;
         };
         let is_old = entry.generation != self.generation;
@@ -299,7 +301,7 @@ impl NextHops {
         }
         let entry = *entry;
         if (is_old || is_late)
-            && self.request(Question::Way(destination))
+            && self.request(NextHopRequest::Route(destination))
             && let Some(asked) = self.routes.get_mut(&destination)
         {
             asked.generation = self.generation;
@@ -324,7 +326,7 @@ impl NextHops {
             HopState::Known => ready,
             HopState::Stale => {
                 hop.state = HopState::Known;
-                self.request(Question::Use(to));
+                self.request(NextHopRequest::Neighbour(to));
                 ready
             }
             HopState::Resolving(since) if now.0 - since.0 <= RETRY_AFTER => HopLookup::Pending,
@@ -338,7 +340,7 @@ impl NextHops {
             }
             HopState::Resolving(_) | HopState::Failed(_) | HopState::Unknown => {
                 hop.start_resolving(now, self.links);
-                self.request(Question::Use(to));
+                self.request(NextHopRequest::Neighbour(to));
                 HopLookup::Pending
             }
         }
@@ -351,11 +353,11 @@ impl NextHops {
         self.routes.insert(destination, entry);
     }
 
-    fn set_route(&mut self, destination: IpAddr, answer: Answer, now: Moment) {
+    fn set_route(&mut self, destination: IpAddr, answer: ResolvedRoute, now: Moment) {
         let state = match answer {
-            Answer::Local => RouteState::Local,
-            Answer::Nowhere => RouteState::NoRoute,
-            Answer::By { hop, mtu, source } => {
+            ResolvedRoute::Local => RouteState::Local,
+            ResolvedRoute::NoRoute => RouteState::NoRoute,
+            ResolvedRoute::Via { hop, mtu, source } => {
                 RouteState::Via { hop: self.index_of(hop, now), mtu, source }
             }
         };
@@ -365,15 +367,15 @@ impl NextHops {
         }
     }
 
-    fn set_neighbour(&mut self, hop: NextHop, standing: Standing, now: Moment) {
+    fn set_neighbour(&mut self, hop: NextHop, standing: NeighbourState, now: Moment) {
         let Some(index) = self.hop_index.get(&hop) else { return };
         let hop = &mut self.hops[*index];
         let (mac, state) = match standing {
-            Standing::Known(mac) => (Some(mac), HopState::Known),
-            Standing::Stale(mac) => (Some(mac), HopState::Stale),
-            Standing::Sought => (None, HopState::Resolving(now)),
-            Standing::Gone => (None, HopState::Failed(now)),
-            Standing::Forgotten => (None, HopState::Unknown),
+            NeighbourState::Known(mac) => (Some(mac), HopState::Known),
+            NeighbourState::Stale(mac) => (Some(mac), HopState::Stale),
+            NeighbourState::Resolving => (None, HopState::Resolving(now)),
+            NeighbourState::Failed => (None, HopState::Failed(now)),
+            NeighbourState::Removed => (None, HopState::Unknown),
         };
         if let Some(mac) = mac {
             hop.header.destination = mac;
@@ -388,8 +390,8 @@ impl NextHops {
         *hop_index.entry(to).or_insert_with(|| {
             let version = if to.address.is_ipv4() { Version::V4 } else { Version::V6 };
             let source = match to.side {
-                Side::Protected => macs[0],
-                Side::Wire => macs[1],
+                PortSide::Protected => macs[0],
+                PortSide::Wire => macs[1],
             };
             let header = EthernetHeader {
                 destination: MacAddr([0; 6]),
@@ -413,9 +415,9 @@ impl NextHops {
 
     /// Sends a request; `false` if the channel is full. A lost request is repeated, at the latest
     /// after [`RETRY_AFTER`].
-    fn request(&mut self, question: Question) -> bool {
+    fn request(&mut self, question: NextHopRequest) -> bool {
         self.asked = true;
-        self.guide.questions.try_send(question).is_ok()
+        self.guide.requests.try_send(question).is_ok()
     }
 }
 

@@ -35,21 +35,23 @@ use std::{
 
 use uxfrm_engine::Moment;
 use uxfrm_io::{
-    NarrowPath, Port, clock,
+    PathMtu, Port, clock,
     poll::{Poller, Waker},
 };
 use uxfrm_packet::{Batch, PacketBuf, Pool};
-use uxfrm_tunnel::{DropReason, Egress, HashSeed, Ports, Tunnel, Tunnels, counters::Drops};
+use uxfrm_tunnel::{
+    DecapPorts, DropReason, Egress, HashSeed, Tunnel, Tunnels, counters::TunnelDrops,
+};
 
 use self::{
     control::Request, drop_tally::DropTally, gso_sockets::GsoSockets, socket::ReceiveSocket,
     tunnel_port::TunnelPort,
 };
 pub use self::{
-    control::{Change, TunnelControl},
-    export::{Portrait, PortrayedInterface},
-    socket::{Incoming, SocketCounts, Sockets, Source},
-    tunnel_port::{Interface, Narrow, Route, TunnelCounts},
+    control::{TunnelChange, TunnelControl},
+    export::{ExportedInterface, TunnelLoopExport},
+    socket::{ReceivePort, ReceiveSource, SocketCounts, TunnelSockets},
+    tunnel_port::{LearnedPmtu, TunnelCounts, TunnelInterface, TunnelRoute},
 };
 use crate::Error;
 
@@ -61,16 +63,16 @@ const OVERFLOW_INTERVAL: Duration = Duration::from_secs(1);
 
 /// All tunnels of a gateway with their ports.
 #[derive(Debug)]
-pub struct TunnelLane {
+pub struct TunnelLoop {
     poller: Poller,
     requests: Receiver<Request>,
     tunnels: Tunnels,
-    ports: Ports,
+    ports: DecapPorts,
     interfaces: Vec<TunnelPort>,
     incoming: Vec<ReceiveSocket>,
     errors: Vec<(Box<dyn Port>, Option<u8>)>,
     outgoing: [Box<dyn Port>; 2],
-    drops: Arc<Drops>,
+    drops: Arc<TunnelDrops>,
     pool: Pool,
     batch: Batch,
     to_network: [Batch; 2],
@@ -84,20 +86,20 @@ pub struct TunnelLane {
     overflows_counted: Moment,
 }
 
-impl TunnelLane {
+impl TunnelLoop {
     /// A loop without tunnels, and its control.
     ///
     /// # Errors
     /// When a port can't be polled.
-    pub fn new(sockets: Sockets) -> Result<(Self, TunnelControl), Error> {
+    pub fn new(sockets: TunnelSockets) -> Result<(Self, TunnelControl), Error> {
         let poller = Poller::new().map_err(Error::Poll)?;
         let (control, requests) = TunnelControl::new(poller.waker());
-        let Sockets { incoming, errors, outgoing } = sockets;
+        let TunnelSockets { incoming, errors, outgoing } = sockets;
         let mut event_loop = Self {
             poller,
             requests,
             tunnels: Tunnels::new(),
-            ports: Ports::new(),
+            ports: DecapPorts::new(),
             interfaces: Vec::new(),
             incoming: Vec::new(),
             errors: Vec::new(),
@@ -116,14 +118,14 @@ impl TunnelLane {
             let token = event_loop.add_to_poller(port.as_ref())?;
             event_loop.errors.push((port, token));
         }
-        let listen = incoming.into_iter().map(Change::Listen).collect();
-        event_loop.apply(Tunnels::new(), Ports::new(), listen)?;
+        let listen = incoming.into_iter().map(TunnelChange::Listen).collect();
+        event_loop.apply(Tunnels::new(), DecapPorts::new(), listen)?;
         Ok((event_loop, control))
     }
 
     /// Drop counters, for other threads.
     #[must_use]
-    pub fn drops(&self) -> Arc<Drops> {
+    pub fn drops(&self) -> Arc<TunnelDrops> {
         Arc::clone(&self.drops)
     }
 
@@ -148,7 +150,7 @@ impl TunnelLane {
         let is_ready = |token: Option<u8>| token.is_none_or(|token| ready.has(token));
         // 2
         for index in 0..self.interfaces.len() {
-            let TunnelPort { interface: Interface { port, .. }, token, .. } =
+            let TunnelPort { interface: TunnelInterface { port, .. }, token, .. } =
                 &mut self.interfaces[index];
             if is_ready(*token) {
                 match port.receive(&mut self.pool, &mut self.batch) {
@@ -159,7 +161,7 @@ impl TunnelLane {
         }
         // 3
         for index in 0..self.incoming.len() {
-            let ReceiveSocket { incoming: Incoming { port, .. }, token } =
+            let ReceiveSocket { incoming: ReceivePort { port, .. }, token } =
                 &mut self.incoming[index];
             if is_ready(*token) && received(port.as_mut(), &mut self.pool, &mut self.batch) {
                 self.receive(index);
@@ -214,8 +216,8 @@ impl TunnelLane {
     fn apply(
         &mut self,
         tunnels: Tunnels,
-        ports: Ports,
-        changes: Vec<Change>,
+        ports: DecapPorts,
+        changes: Vec<TunnelChange>,
     ) -> Result<Vec<Box<dyn Port>>, Error> {
         let mut unused = Vec::new();
         for change in changes {
@@ -225,13 +227,13 @@ impl TunnelLane {
         Ok(unused)
     }
 
-    fn change(&mut self, change: Change) -> Result<Option<Box<dyn Port>>, Error> {
+    fn change(&mut self, change: TunnelChange) -> Result<Option<Box<dyn Port>>, Error> {
         match change {
-            Change::Open(interface) => {
+            TunnelChange::Open(interface) => {
                 let token = self.add_to_poller(interface.port.as_ref())?;
                 self.interfaces.push(TunnelPort::new(interface, token));
             }
-            Change::Alter(route) => {
+            TunnelChange::Replace(route) => {
                 let name = route.tunnel.name();
                 if let Some(at) =
                     self.interfaces.iter().position(|tunnel_port| tunnel_port.name() == name)
@@ -239,7 +241,7 @@ impl TunnelLane {
                     self.interfaces[at].replace_route(route);
                 }
             }
-            Change::Close(name) => {
+            TunnelChange::Close(name) => {
                 let at = self.interfaces.iter().position(|tunnel_port| tunnel_port.name() == name);
                 let port = at.map(|at| {
                     let mut tunnel_port = self.interfaces.remove(at);
@@ -248,14 +250,14 @@ impl TunnelLane {
                 });
                 return Ok(port.inspect(|port| self.remove_from_poller(port.as_ref())));
             }
-            Change::Listen(incoming) => {
+            TunnelChange::Listen(incoming) => {
                 if self.socket_index(&incoming.source).is_some() {
                     return Ok(Some(incoming.port));
                 }
                 let token = self.add_to_poller(incoming.port.as_ref())?;
                 self.incoming.push(ReceiveSocket { incoming, token });
             }
-            Change::Leave(source) => {
+            TunnelChange::StopListening(source) => {
                 let port = self.socket_index(&source).map(|at| {
                     let mut socket = self.incoming.remove(at);
                     count_socket_overflow(&mut socket.incoming, &self.drops);
@@ -267,7 +269,7 @@ impl TunnelLane {
         Ok(None)
     }
 
-    fn socket_index(&self, source: &Source) -> Option<usize> {
+    fn socket_index(&self, source: &ReceiveSource) -> Option<usize> {
         self.incoming.iter().position(|socket| socket.incoming.source == *source)
     }
 
@@ -316,13 +318,13 @@ impl TunnelLane {
 }
 
 /// Counts packets that a TUN had no room for.
-fn count_tun_overflow(interface: &mut Interface, all: &Drops) {
+fn count_tun_overflow(interface: &mut TunnelInterface, all: &TunnelDrops) {
     let lost = interface.port.overflowed();
     DropTally { all, own: &interface.counts.drops }.add(DropReason::OutPortFull, lost);
 }
 
 /// Counts packets that a socket had no room for.
-fn count_socket_overflow(incoming: &mut Incoming, all: &Drops) {
+fn count_socket_overflow(incoming: &mut ReceivePort, all: &TunnelDrops) {
     let lost = incoming.port.overflowed();
     DropTally { all, own: &incoming.counts.drops }.add(DropReason::InPortFull, lost);
 }
@@ -333,7 +335,7 @@ fn transmit(
     to_network: &mut [Batch; 2],
     tally: DropTally<'_>,
     pool: &mut Pool,
-) -> Option<NarrowPath> {
+) -> Option<PathMtu> {
     let mut narrow = None;
     for (port, to_network) in outgoing.iter_mut().zip(to_network) {
         if !to_network.is_empty() {

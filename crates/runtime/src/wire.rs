@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use uxfrm_engine::{Family, Moment};
 use uxfrm_io::{Port, Transmitted};
-use uxfrm_packet::{Batch, PacketBuf, Pool, congestion::Told};
+use uxfrm_packet::{Batch, PacketBuf, Pool, congestion::CongestionSignal};
 
-use crate::{Express, codel::Codel};
+use crate::{AfXdpEsp, codel::Codel};
 
 /// A UDP socket for ESP-in-UDP.
 #[derive(Debug)]
-pub struct Datagrams {
+pub struct UdpSocketPort {
     /// Address family.
     pub family: Family,
     /// The local UDP port it is bound to.
@@ -24,10 +24,10 @@ pub struct Datagrams {
 
 /// All ports towards the network, each with its queued packets.
 #[derive(Debug)]
-pub struct Wire {
+pub struct WirePorts {
     ports: Vec<WirePort>,
     /// Its index is behind the ports'.
-    af_xdp: Option<Box<Express>>,
+    af_xdp: Option<Box<AfXdpEsp>>,
 }
 
 #[derive(Debug)]
@@ -45,10 +45,10 @@ enum PacketForm {
     Datagrams(Family, u16),
 }
 
-impl Wire {
+impl WirePorts {
     /// Ports for whole IPv4 packets, whole IPv6 packets, and datagrams.
     #[must_use]
-    pub fn new(ip4: Box<dyn Port>, ip6: Box<dyn Port>, sockets: Vec<Datagrams>) -> Self {
+    pub fn new(ip4: Box<dyn Port>, ip6: Box<dyn Port>, sockets: Vec<UdpSocketPort>) -> Self {
         let packets =
             [(PacketForm::Packets(Family::V4), ip4), (PacketForm::Packets(Family::V6), ip6)];
         let datagrams = sockets
@@ -64,7 +64,7 @@ impl Wire {
 
     /// Sends ESP by AF_XDP where that is possible.
     #[must_use]
-    pub fn with_express(mut self, af_xdp: Express) -> Self {
+    pub fn with_af_xdp(mut self, af_xdp: AfXdpEsp) -> Self {
         self.af_xdp = Some(Box::new(af_xdp));
         self
     }
@@ -148,7 +148,7 @@ impl Wire {
         now: Moment,
         batch: &mut Batch,
         pool: &mut Pool,
-    ) -> Option<Told> {
+    ) -> Option<CongestionSignal> {
         match self.ports.get_mut(index) {
             Some(WirePort { port, queue, .. }) => {
                 queue.as_mut()?.signal_congestion(port.waited(), now, batch, pool)
@@ -190,7 +190,7 @@ impl Wire {
 
 /// Tries AF_XDP; returns a packet that it does not take.
 #[inline]
-fn try_af_xdp(af_xdp: &mut Option<Box<Express>>, packet: PacketBuf) -> Option<PacketBuf> {
+fn try_af_xdp(af_xdp: &mut Option<Box<AfXdpEsp>>, packet: PacketBuf) -> Option<PacketBuf> {
     match af_xdp {
         Some(af_xdp) if packet.udp.is_none() => af_xdp.take(packet).err(),
         Some(_) | None => Some(packet),
@@ -239,8 +239,8 @@ mod tests {
         let (ip4, mut far4) = Memory::pair(8);
         let (ip6, mut far6) = Memory::pair(8);
         let (udp, mut far_udp) = Memory::pair(8);
-        let socket = Datagrams { family: Family::V4, udp_port: 4500, port: Box::new(udp) };
-        let mut wire = Wire::new(Box::new(ip4), Box::new(ip6), vec![socket]);
+        let socket = UdpSocketPort { family: Family::V4, udp_port: 4500, port: Box::new(udp) };
+        let mut wire = WirePorts::new(Box::new(ip4), Box::new(ip6), vec![socket]);
         let mut pool = Pool::new();
         let mut batch: Batch = [
             PacketBuf::from_slice(&[0x45, 1]),

@@ -4,7 +4,7 @@
 //!   host port ─▶ outbound ─▶ wire        wire ─▶ inbound ─▶ host port
 //! ```
 //!
-//! 1 wait until a port is readable, and apply [next-hop updates](crate::News) → 2 a batch from the
+//! 1 wait until a port is readable, and apply [next-hop updates](crate::MonitorResult) → 2 a batch from the
 //! host through the engine to the wire → 3 a batch from each readable wire port through the engine
 //! to the host → 4 packets from devices through the engine to the host → 5 packets that wait for
 //! SAs → 6 once a second housekeeping → 1.
@@ -23,15 +23,15 @@ use std::{
     time::Duration,
 };
 
-use uxfrm_engine::{DropReason, Moment, Output, Received, WaitingPacket, Worker};
+use uxfrm_engine::{DropReason, Moment, Output, ReceivedPacket, WaitingPacket, Worker};
 use uxfrm_io::{
-    NarrowPath, Port, Refused, clock,
+    PathMtu, Port, Refused, clock,
     poll::{Poller, Waker},
 };
-use uxfrm_packet::{Batch, Pool, congestion::Told};
+use uxfrm_packet::{Batch, Pool, congestion::CongestionSignal};
 
 use crate::{
-    Bay, Events, Wire,
+    DevicePorts, Events, WirePorts,
     codel::Codel,
     device_ports::{Backpressure, LostPackets, PortSlot, set_polled},
 };
@@ -76,12 +76,12 @@ const HOST: u8 = 0;
 
 /// One worker with its ports.
 #[derive(Debug)]
-pub struct Lane {
+pub struct WorkerLoop {
     poller: Poller,
     host: Box<dyn Port>,
     /// Receive queue of the host port, if it is monitored.
     queue: Option<Codel>,
-    wire: Wire,
+    wire: WirePorts,
     worker: Worker,
     pool: Pool,
     batch: Batch,
@@ -90,20 +90,20 @@ pub struct Lane {
     devices: Option<PortSlot>,
     /// Directions without room at a device: ports that feed them are not polled.
     backpressure: Backpressure,
-    received: Vec<Received>,
+    received: Vec<ReceivedPacket>,
     /// Number of buffers that wait for SAs, for other threads.
     waiting: Arc<AtomicUsize>,
     last_periodic: Moment,
 }
 
-impl Lane {
+impl WorkerLoop {
     /// A loop between `host` and `wire`; `events` takes the engine's events.
     ///
     /// # Errors
     /// When a port can't be polled.
     pub fn new(
         host: Box<dyn Port>,
-        wire: Wire,
+        wire: WirePorts,
         worker: Worker,
         events: Events,
     ) -> Result<Self, Error> {
@@ -136,7 +136,7 @@ impl Lane {
 
     /// Attaches offload devices between engine and wire, including later ones.
     #[must_use]
-    pub fn behind(mut self, device_ports: &Bay) -> Self {
+    pub fn with_devices(mut self, device_ports: &DevicePorts) -> Self {
         self.devices = Some(device_ports.add_worker(self.poller.waker()));
         self
     }
@@ -178,7 +178,7 @@ impl Lane {
     pub fn turn(&mut self) -> Result<(), Error> {
         self.apply_backpressure()?;
         // 1 wait
-        let timeout = match (self.wire.has_backlog(), self.worker.owes()) {
+        let timeout = match (self.wire.has_backlog(), self.worker.has_deferred()) {
             (true, _) => RETRY,
             (false, true) => SETTLE,
             (false, false) => IDLE,
@@ -266,10 +266,12 @@ impl Lane {
     }
 
     /// Counts a packet dropped as a congestion signal.
-    fn count_signalled(&self, told: Option<Told>, reason: DropReason) {
+    fn count_signalled(&self, told: Option<CongestionSignal>, reason: DropReason) {
         match told {
-            Some(Told::ByShortening | Told::ByLoss) => self.worker.drops().add(reason, 1),
-            Some(Told::ByMark) | None => {}
+            Some(CongestionSignal::ByShortening | CongestionSignal::ByLoss) => {
+                self.worker.drops().add(reason, 1)
+            }
+            Some(CongestionSignal::ByMark) | None => {}
         }
     }
 
@@ -285,7 +287,7 @@ impl Lane {
 
     /// Continues with packets that waited in a predecessor, before the first turn.
     pub fn wait_with(&mut self, waiting: Vec<WaitingPacket>) {
-        self.worker.wait_with(waiting, now(), &mut self.pool, &mut self.out);
+        self.worker.adopt_waiting(waiting, now(), &mut self.pool, &mut self.out);
         self.deliver();
         self.waiting.store(self.worker.waiting(), Ordering::Relaxed);
     }
@@ -355,7 +357,7 @@ impl Lane {
 
     /// Transmits the engine's output and sends its events.
     fn deliver(&mut self) {
-        if !self.out.handed.is_empty() {
+        if !self.out.offloaded.is_empty() {
             self.hand_over();
         }
         if !self.out.wire.is_empty() {
@@ -372,8 +374,8 @@ impl Lane {
     /// Passes packets of offloaded SAs to their devices.
     fn hand_over(&mut self) {
         let lost = match &mut self.devices {
-            Some(devices) => devices.hand_over(&mut self.out.handed, &mut self.pool),
-            None => LostPackets::without_device(&mut self.out.handed, &mut self.pool),
+            Some(devices) => devices.hand_over(&mut self.out.offloaded, &mut self.pool),
+            None => LostPackets::without_device(&mut self.out.offloaded, &mut self.pool),
         };
         self.count_lost(lost);
     }
@@ -385,8 +387,8 @@ impl Lane {
     }
 
     fn count(&mut self, refused: &Refused) {
-        if let Some(NarrowPath { to, mtu }) = refused.path {
-            self.worker.meet_narrow_path(to, mtu, &mut self.out.events);
+        if let Some(PathMtu { to, mtu }) = refused.path {
+            self.worker.learn_path_mtu(to, mtu, &mut self.out.events);
         }
         let drops = self.worker.drops();
         drops.add(DropReason::PortFull, refused.busy);

@@ -12,10 +12,10 @@ use std::{
 use uxfrm_engine::WaitingPacket;
 use uxfrm_io::{affinity, confine, poll::Waker};
 
-use crate::{Error, InlineLane, Lane, TunnelLane};
+use crate::{Error, InlineLoop, TunnelLoop, WorkerLoop};
 
 /// A loop that a thread can run.
-pub trait Turns: Send + 'static {
+pub trait EventLoop: Send + 'static {
     /// Runs the loop once.
     ///
     /// # Errors
@@ -32,13 +32,13 @@ pub trait Turns: Send + 'static {
     fn settle(&mut self) {}
 
     /// Saves the ring state that a successor process needs. The loop may also continue itself.
-    fn lay_down(&mut self) {}
+    fn save_state(&mut self) {}
 
     /// Restores the saved ring state of a predecessor, before the first turn.
     ///
     /// # Errors
     /// When none was saved.
-    fn take_up(&mut self) -> io::Result<()> {
+    fn restore_state(&mut self) -> io::Result<()> {
         Ok(())
     }
 
@@ -49,7 +49,7 @@ pub trait Turns: Send + 'static {
     }
 
     /// Copies the packets that wait for SAs.
-    fn portray_waiting(&self) -> Vec<WaitingPacket> {
+    fn copy_waiting(&self) -> Vec<WaitingPacket> {
         Vec::new()
     }
 
@@ -59,7 +59,7 @@ pub trait Turns: Send + 'static {
     }
 }
 
-impl Turns for Lane {
+impl EventLoop for WorkerLoop {
     fn turn(&mut self) -> Result<(), Error> {
         Self::turn(self)
     }
@@ -72,11 +72,11 @@ impl Turns for Lane {
         Self::waiting(self)
     }
 
-    fn lay_down(&mut self) {
+    fn save_state(&mut self) {
         Self::save_state(self);
     }
 
-    fn take_up(&mut self) -> io::Result<()> {
+    fn restore_state(&mut self) -> io::Result<()> {
         Self::restore_state(self)
     }
 
@@ -88,8 +88,8 @@ impl Turns for Lane {
         Self::drain(self)
     }
 
-    fn portray_waiting(&self) -> Vec<WaitingPacket> {
-        self.worker().portray_waiting()
+    fn copy_waiting(&self) -> Vec<WaitingPacket> {
+        self.worker().copy_waiting()
     }
 
     fn wait_with(&mut self, packets: Vec<WaitingPacket>) {
@@ -97,7 +97,7 @@ impl Turns for Lane {
     }
 }
 
-impl Turns for InlineLane {
+impl EventLoop for InlineLoop {
     fn turn(&mut self) -> Result<(), Error> {
         Self::turn(self)
     }
@@ -114,16 +114,16 @@ impl Turns for InlineLane {
         Self::settle(self);
     }
 
-    fn lay_down(&mut self) {
+    fn save_state(&mut self) {
         Self::save_state(self);
     }
 
-    fn take_up(&mut self) -> io::Result<()> {
+    fn restore_state(&mut self) -> io::Result<()> {
         Self::restore_state(self)
     }
 }
 
-impl Turns for TunnelLane {
+impl EventLoop for TunnelLoop {
     fn turn(&mut self) -> Result<(), Error> {
         Self::turn(self)
     }
@@ -139,7 +139,7 @@ impl Turns for TunnelLane {
 
 /// A running loop. Dropping it stops and joins it.
 #[derive(Debug)]
-pub struct Running {
+pub struct WorkerThread {
     stop: Arc<AtomicBool>,
     waker: Waker,
     waiting: Arc<AtomicUsize>,
@@ -150,21 +150,21 @@ pub struct Running {
 
 /// A loop whose thread has ended, and the error that ended it, if any.
 struct Ended {
-    event_loop: Box<dyn Turns>,
+    event_loop: Box<dyn EventLoop>,
     outcome: Result<(), Error>,
 }
 
 /// A loop that was stopped or has yet to start, with all its state. Dropping it ends the loop.
-pub struct Halted {
-    event_loop: Box<dyn Turns>,
+pub struct PausedWorker {
+    event_loop: Box<dyn EventLoop>,
     name: String,
     cpu: Option<usize>,
 }
 
-impl Halted {
+impl PausedWorker {
     /// A loop that has yet to start.
     #[must_use]
-    pub fn new(event_loop: impl Turns, name: String) -> Self {
+    pub fn new(event_loop: impl EventLoop, name: String) -> Self {
         Self { event_loop: Box::new(event_loop), name, cpu: None }
     }
 
@@ -175,38 +175,38 @@ impl Halted {
     }
 
     /// Saves the ring state for a successor process; nothing may be drained any more.
-    pub fn lay_down(&mut self) {
-        self.event_loop.lay_down();
+    pub fn save_state(&mut self) {
+        self.event_loop.save_state();
     }
 
     /// Copies the packets that wait for SAs.
     #[must_use]
-    pub fn portray_waiting(&self) -> Vec<WaitingPacket> {
-        self.event_loop.portray_waiting()
+    pub fn copy_waiting(&self) -> Vec<WaitingPacket> {
+        self.event_loop.copy_waiting()
     }
 
     /// Starts the loop again.
     ///
     /// # Errors
     /// When the thread can't be started.
-    pub fn resume(self) -> io::Result<Running> {
-        Running::start_boxed(self.event_loop, self.name, self.cpu)
+    pub fn resume(self) -> io::Result<WorkerThread> {
+        WorkerThread::start_boxed(self.event_loop, self.name, self.cpu)
     }
 }
 
-impl std::fmt::Debug for Halted {
+impl std::fmt::Debug for PausedWorker {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Halted").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
-impl Running {
+impl WorkerThread {
     /// Starts `event_loop` on a thread of its own, pinned to `cpu` if given. A failure to pin is
     /// only logged.
     ///
     /// # Errors
     /// When the thread can't be started.
-    pub fn start(event_loop: impl Turns, name: String, cpu: Option<usize>) -> io::Result<Self> {
+    pub fn start(event_loop: impl EventLoop, name: String, cpu: Option<usize>) -> io::Result<Self> {
         Self::start_boxed(Box::new(event_loop), name, cpu)
     }
 
@@ -215,7 +215,7 @@ impl Running {
     /// # Errors
     /// As [`start`](Self::start).
     pub fn start_boxed(
-        event_loop: Box<dyn Turns>,
+        event_loop: Box<dyn EventLoop>,
         name: String,
         cpu: Option<usize>,
     ) -> io::Result<Self> {
@@ -244,7 +244,7 @@ impl Running {
 
     /// Wakes the loop if packets wait for SAs; to be called after SAs, policies or acquires were
     /// published.
-    pub fn nudge(&self) {
+    pub fn wake_if_waiting(&self) {
         fence(Ordering::SeqCst);
         if self.waiting.load(Ordering::Relaxed) != 0 {
             self.waker.wake();
@@ -269,11 +269,11 @@ impl Running {
     ///
     /// # Panics
     /// When the loop did.
-    pub fn halt(mut self) -> Result<Option<Halted>, Error> {
+    pub fn pause(mut self) -> Result<Option<PausedWorker>, Error> {
         let Some(Ended { mut event_loop, outcome }) = self.finish() else { return Ok(None) };
         outcome?;
         event_loop.settle();
-        Ok(Some(Halted { event_loop, name: std::mem::take(&mut self.name), cpu: self.cpu }))
+        Ok(Some(PausedWorker { event_loop, name: std::mem::take(&mut self.name), cpu: self.cpu }))
     }
 
     fn finish(&mut self) -> Option<Ended> {
@@ -284,13 +284,13 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for WorkerThread {
     fn drop(&mut self) {
         let _ended = self.finish();
     }
 }
 
-fn run(mut event_loop: Box<dyn Turns>, stop: &AtomicBool) -> Ended {
+fn run(mut event_loop: Box<dyn EventLoop>, stop: &AtomicBool) -> Ended {
     while !stop.load(Ordering::Relaxed) {
         if let Err(error) = event_loop.turn() {
             return Ended { event_loop, outcome: Err(error) };

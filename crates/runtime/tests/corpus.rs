@@ -5,7 +5,7 @@ mod router;
 
 use uxfrm_packet::PacketBuf;
 use uxfrm_testkit::fuzz::{Corpus, replay};
-use uxfrm_testkit::{Pair, Wrapping, packets};
+use uxfrm_testkit::{IpsecSetup, TestGatewayPair, packets};
 
 #[test]
 fn inline() {
@@ -20,7 +20,7 @@ fn seeds() {
     let corpus = Corpus::of("inline");
     let plain = || packets::udp("10.1.0.2:7", "10.2.0.2:9", b"SECRET-PLAINTEXT");
     let esp = || {
-        let mut pair = Pair::new(&Wrapping::tunnel4());
+        let mut pair = TestGatewayPair::new(&IpsecSetup::tunnel4());
         pair.right.outbound(vec![packets::udp("10.2.0.2:7", "10.1.0.2:9", &[7; 40])]).0.remove(0)
     };
     let elsewhere = || packets::udp("10.1.0.2:7", "10.9.0.2:9", b"plain");

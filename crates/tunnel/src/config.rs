@@ -9,7 +9,7 @@ use crate::SixRd;
 
 /// The kind of a tunnel, by iproute2's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum TunnelKind {
     /// IPv4 in IPv4 (RFC 2003).
     Ipip,
     /// IPv6 in IPv4 (RFC 4213); IPv4 too in mode `any` or `ipip`.
@@ -22,7 +22,7 @@ pub enum Kind {
     Ip6gre,
 }
 
-impl Kind {
+impl TunnelKind {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::Ipip, Self::Sit, Self::Gre, Self::Ip6tnl, Self::Ip6gre];
 
@@ -69,7 +69,7 @@ impl Kind {
 
 /// IP versions that a tunnel carries (iproute2's `mode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Carries {
+pub enum CarriedVersions {
     /// IPv4 only: `ipip`, `ipip6`.
     V4,
     /// IPv6 only: `ip6ip`, `ip6ip6`.
@@ -78,7 +78,7 @@ pub enum Carries {
     Both,
 }
 
-impl Carries {
+impl CarriedVersions {
     /// Whether packets of `version` are carried.
     #[must_use]
     pub const fn takes(self, version: Version) -> bool {
@@ -91,7 +91,7 @@ impl Carries {
 
 /// Origin of an outer byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Octet {
+pub enum HeaderByte {
     /// Copied from the inner header.
     Inherit,
     /// A fixed value.
@@ -129,7 +129,7 @@ pub enum InnerDf {
 
 /// Whether GRE has an optional field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Field {
+pub enum GreField {
     /// Absent.
     #[default]
     Without,
@@ -139,18 +139,18 @@ pub enum Field {
 
 /// The optional GRE fields of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Gre {
+pub struct GreOptions {
     /// `ikey`, `okey`.
     pub key: Option<u32>,
     /// `iseq`, `oseq`: packets have sequence numbers.
-    pub sequence: Field,
+    pub sequence: GreField,
     /// `icsum`, `ocsum`: a checksum over header and payload.
-    pub checksum: Field,
+    pub checksum: GreField,
 }
 
 /// Framing between UDP header and payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Framing {
+pub enum UdpFraming {
     /// Nothing: `encap fou`.
     Fou,
     /// A GUE header of variant 0: `encap gue`.
@@ -188,7 +188,7 @@ pub enum RemoteOffload {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpEncap {
     /// FOU or GUE.
-    pub framing: Framing,
+    pub framing: UdpFraming,
     /// `encap-sport`.
     pub source_port: SourcePort,
     /// `encap-dport`.
@@ -204,7 +204,7 @@ pub struct UdpEncap {
 impl UdpEncap {
     /// iproute2's defaults: source port from the flow, checksums 0, no remote checksum offload.
     #[must_use]
-    pub const fn new(framing: Framing, destination_port: NonZeroU16) -> Self {
+    pub const fn new(framing: UdpFraming, destination_port: NonZeroU16) -> Self {
         Self {
             framing,
             source_port: SourcePort::Auto,
@@ -218,19 +218,19 @@ impl UdpEncap {
 
 /// Configuration of a tunnel, validated by [`Tunnel::new`](crate::Tunnel::new).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct TunnelConfig {
     /// Its kind.
-    pub kind: Kind,
+    pub kind: TunnelKind,
     /// IP versions that it carries.
-    pub carries: Carries,
+    pub carries: CarriedVersions,
     /// Local address; unspecified for the route's source.
     pub local: IpAddr,
     /// Remote address; unspecified accepts any sender and sends to nobody, except by [`SixRd`].
     pub remote: IpAddr,
     /// TTL or hop limit.
-    pub ttl: Octet,
+    pub ttl: HeaderByte,
     /// DSCP and ECN. Outgoing ECN follows RFC 6040 whatever this is.
-    pub tos: Octet,
+    pub tos: HeaderByte,
     /// Of an outer IPv6 header.
     pub flow_label: FlowLabel,
     /// Of an outer IPv4 header.
@@ -238,9 +238,9 @@ pub struct Config {
     /// Of an outer IPv4 header.
     pub inner_df: InnerDf,
     /// GRE fields of incoming packets.
-    pub input: Gre,
+    pub input: GreOptions,
     /// GRE fields of outgoing packets.
-    pub output: Gre,
+    pub output: GreOptions,
     /// How many tunnels may follow inside this one (RFC 2473 §4.1.1), over IPv6; `None` omits the
     /// option.
     pub encap_limit: Option<u8>,
@@ -250,16 +250,16 @@ pub struct Config {
     pub six_rd: SixRd,
 }
 
-impl Config {
+impl TunnelConfig {
     /// The kernel's and iproute2's defaults for a tunnel of this kind.
     #[must_use]
-    pub const fn new(kind: Kind, local: IpAddr, remote: IpAddr) -> Self {
+    pub const fn new(kind: TunnelKind, local: IpAddr, remote: IpAddr) -> Self {
         let (carries, ttl, encap_limit) = match kind {
-            Kind::Ipip => (Carries::V4, Octet::Inherit, None),
-            Kind::Sit => (Carries::V6, Octet::Inherit, None),
-            Kind::Gre => (Carries::Both, Octet::Inherit, None),
-            Kind::Ip6tnl => (Carries::Both, Octet::Fixed(64), Some(4)),
-            Kind::Ip6gre => (Carries::Both, Octet::Fixed(64), Some(4)),
+            TunnelKind::Ipip => (CarriedVersions::V4, HeaderByte::Inherit, None),
+            TunnelKind::Sit => (CarriedVersions::V6, HeaderByte::Inherit, None),
+            TunnelKind::Gre => (CarriedVersions::Both, HeaderByte::Inherit, None),
+            TunnelKind::Ip6tnl => (CarriedVersions::Both, HeaderByte::Fixed(64), Some(4)),
+            TunnelKind::Ip6gre => (CarriedVersions::Both, HeaderByte::Fixed(64), Some(4)),
         };
         Self {
             kind,
@@ -267,12 +267,20 @@ impl Config {
             local,
             remote,
             ttl,
-            tos: Octet::Fixed(0),
+            tos: HeaderByte::Fixed(0),
             flow_label: FlowLabel::Auto,
             path_mtu: PathMtuDiscovery::On,
             inner_df: InnerDf::Copy,
-            input: Gre { key: None, sequence: Field::Without, checksum: Field::Without },
-            output: Gre { key: None, sequence: Field::Without, checksum: Field::Without },
+            input: GreOptions {
+                key: None,
+                sequence: GreField::Without,
+                checksum: GreField::Without,
+            },
+            output: GreOptions {
+                key: None,
+                sequence: GreField::Without,
+                checksum: GreField::Without,
+            },
             encap_limit,
             udp: None,
             six_rd: SixRd::SIX_TO_FOUR,

@@ -6,11 +6,11 @@ use crate::DropReason;
 
 /// The drops of one worker by reason. One thread writes, any may read.
 #[derive(Debug)]
-pub struct Drops([AtomicU64; DropReason::ALL.len()]);
+pub struct TunnelDrops([AtomicU64; DropReason::ALL.len()]);
 
 /// Traffic of one tunnel.
 #[derive(Debug, Default)]
-pub struct Traffic {
+pub struct TunnelTraffic {
     /// Inner packets and bytes that were encapsulated.
     pub sent: Count,
     /// Inner packets and bytes that were decapsulated.
@@ -24,13 +24,13 @@ pub struct Count {
     bytes: AtomicU64,
 }
 
-impl Default for Drops {
+impl Default for TunnelDrops {
     fn default() -> Self {
         Self([const { AtomicU64::new(0) }; DropReason::ALL.len()])
     }
 }
 
-impl Drops {
+impl TunnelDrops {
     /// Counts one packet. Only the owning thread may call this: two writers would lose counts.
     #[inline]
     pub fn count(&self, reason: DropReason) {
@@ -77,14 +77,14 @@ mod tests {
 
     #[test]
     fn each_reason_has_a_count_of_its_own() {
-        let drops = Drops::default();
+        let drops = TunnelDrops::default();
         drops.count(DropReason::InGueControl);
         drops.count(DropReason::InGueControl);
         drops.count(DropReason::OutRecursion);
         let counts = DropReason::ALL.iter().map(|reason| drops.of(*reason));
         assert_eq!(counts.sum::<u64>(), 3);
         assert_eq!(drops.of(DropReason::InGueControl), 2);
-        let traffic = Traffic::default();
+        let traffic = TunnelTraffic::default();
         traffic.sent.add(2, 3000);
         traffic.sent.add(1, 5);
         assert_eq!((traffic.sent.read(), traffic.received.read()), ((3, 3005), (0, 0)));

@@ -14,10 +14,10 @@ use uxfrm_packet::gre::Gre;
 use uxfrm_packet::udp::Udp;
 use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Protocol, Version};
 
-use crate::config::{Field, Kind};
+use crate::config::{GreField, TunnelKind};
 use crate::tunnels::kinds;
 use crate::udp_decap::{KnownSum, UdpDecapsulated, minus};
-use crate::{Arrival, DropReason, Ports, Tunnel, Tunnels, decapsulate_udp, ecn};
+use crate::{Arrival, DecapPorts, DropReason, Tunnel, Tunnels, decapsulate_udp, ecn};
 
 /// An inner packet within an outer one.
 #[derive(Clone, Debug)]
@@ -49,7 +49,7 @@ impl Tunnels {
         &self,
         packet: &mut PacketBuf,
         device: u32,
-        ports: &Ports,
+        ports: &DecapPorts,
     ) -> Result<Decapsulation<'_>, DropReason> {
         let arrival = Arrival::of(packet, device);
         // 1
@@ -159,13 +159,13 @@ fn check_gre(
 ) -> Result<(), DropReason> {
     let input = tunnel.config().input;
     let summed = gre.fields.checksum.is_some();
-    if summed != (input.checksum == Field::With) || summed && !is_right(gre, payload, known) {
+    if summed != (input.checksum == GreField::With) || summed && !is_right(gre, payload, known) {
         return Err(DropReason::InGreChecksum);
     }
     match (input.sequence, gre.fields.sequence) {
-        (Field::Without, _) => Ok(()),
-        (Field::With, Some(number)) if tunnel.accepts_sequence(number) => Ok(()),
-        (Field::With, _) => Err(DropReason::InGreSequence),
+        (GreField::Without, _) => Ok(()),
+        (GreField::With, Some(number)) if tunnel.accepts_sequence(number) => Ok(()),
+        (GreField::With, _) => Err(DropReason::InGreSequence),
     }
 }
 
@@ -173,7 +173,8 @@ fn check_gre(
 /// such packets have an open inner checksum.
 fn is_right(gre: &Gre<'_>, payload: &[u8], known: KnownSum) -> bool {
     let is_joined = || {
-        let open = IpPacket::parse(gre.payload).map(|ip| checksum::surmise(&ip, gre.payload));
+        let open =
+            IpPacket::parse(gre.payload).map(|ip| checksum::verify_if_cheap(&ip, gre.payload));
         matches!((known, open), (KnownSum::Unreported, Ok(Checksum::Partial { .. })))
     };
     Sum::of(payload).fold() == 0xffff || is_joined()
@@ -183,7 +184,7 @@ fn is_right(gre: &Gre<'_>, payload: &[u8], known: KnownSum) -> bool {
 /// with a remote address compares with that.
 fn is_spoofed(tunnel: &Tunnel, decapped: &UdpDecapsulated, ip: &IpPacket) -> bool {
     let config = tunnel.config();
-    if config.kind != Kind::Sit || !config.remote.is_unspecified() {
+    if config.kind != TunnelKind::Sit || !config.remote.is_unspecified() {
         return false;
     }
     let differs = |inner: IpAddr, outer: IpAddr| match inner {
@@ -200,7 +201,7 @@ fn is_spoofed(tunnel: &Tunnel, decapped: &UdpDecapsulated, ip: &IpPacket) -> boo
 fn inner_checksum(known: KnownSum, start: usize, ip: &IpPacket, inner: &[u8]) -> Checksum {
     match known {
         KnownSum::Nothing => Checksum::AsIs,
-        KnownSum::Unreported => checksum::surmise(ip, inner),
+        KnownSum::Unreported => checksum::verify_if_cheap(ip, inner),
         KnownSum::Open { start: sum_start, field } => open(sum_start, field, start, ip),
         KnownSum::Sum(_) if ip.trailing > 0 || ip.is_fragment() => Checksum::AsIs,
         KnownSum::Sum(sum) => {

@@ -7,7 +7,7 @@ use uxfrm_packet::udp::{self, UdpHeader};
 use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Protocol};
 use zerocopy::IntoBytes;
 
-use crate::config::{Framing, UdpChecksum, UdpEncap};
+use crate::config::{UdpChecksum, UdpEncap, UdpFraming};
 use crate::encapsulate::{Egress, ends};
 use crate::gue::{self, Gue};
 use crate::outer::{narrow, push};
@@ -37,8 +37,8 @@ pub fn wrap(
     let next_at = next_header_at(&ip, packet.bytes()).ok_or(DropReason::OutMalformed)?;
     packet.trim(ip.total_len);
     let gue_len = match encap.framing {
-        Framing::Fou => 0,
-        Framing::Gue => gue::HEADER_LEN,
+        UdpFraming::Fou => 0,
+        UdpFraming::Gue => gue::HEADER_LEN,
     };
     let inserted = udp::HEADER_LEN + gue_len;
     let udp_len = narrow(ip.total_len - ip.header_len + inserted)?;
@@ -48,7 +48,7 @@ pub fn wrap(
     bytes.copy_within(inserted..inserted + ip.header_len, 0);
     bytes[next_at] = Protocol::UDP.0;
     let (_, datagram) = bytes.split_at_mut(ip.header_len);
-    if encap.framing == Framing::Gue {
+    if encap.framing == UdpFraming::Gue {
         let written = Gue::plain(ip.protocol).write(&mut datagram[udp::HEADER_LEN..]);
         written.ok_or(DropReason::OutNoRoom)?;
     }

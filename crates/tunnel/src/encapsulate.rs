@@ -15,8 +15,8 @@ use uxfrm_packet::gre::GreFields;
 use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Version, ipv6};
 
 use crate::config::{
-    Config, Field, FlowLabel, Framing, Kind, Octet, PathMtuDiscovery, RemoteOffload, SourcePort,
-    UdpEncap,
+    FlowLabel, GreField, HeaderByte, PathMtuDiscovery, RemoteOffload, SourcePort, TunnelConfig,
+    TunnelKind, UdpEncap, UdpFraming,
 };
 use crate::gue::{Gue, RemoteChecksum};
 use crate::outer::{UdpEnds, push};
@@ -154,9 +154,9 @@ impl Tunnel {
 
     fn gue_len(&self, pending_checksum: Option<RemoteChecksum>) -> usize {
         match self.config().udp.map(|encap| encap.framing) {
-            Some(Framing::Gue) if pending_checksum.is_some() => gue::REMOTE_CHECKSUM_LEN,
-            Some(Framing::Gue) => gue::HEADER_LEN,
-            Some(Framing::Fou) | None => 0,
+            Some(UdpFraming::Gue) if pending_checksum.is_some() => gue::REMOTE_CHECKSUM_LEN,
+            Some(UdpFraming::Gue) => gue::HEADER_LEN,
+            Some(UdpFraming::Fou) | None => 0,
         }
     }
 
@@ -191,7 +191,7 @@ impl Tunnel {
                 if len > mtu { Err(too_big(mtu)) } else { Ok(len <= path) }
             }
             // 1280 bytes of IPv6 pass a smaller path in fragments.
-            (Version::V4, Version::V6) if config.kind == Kind::Sit => {
+            (Version::V4, Version::V6) if config.kind == TunnelKind::Sit => {
                 let mtu = path.max(ipv6::LEAST_MTU);
                 if discovers && len > mtu {
                     Err(too_big(mtu))
@@ -217,9 +217,9 @@ impl Tunnel {
     fn write_gre(&self, out: &mut [u8], version: Version) -> Option<()> {
         let output = self.config().output;
         let fields = GreFields {
-            checksum: (output.checksum == Field::With).then_some(0),
+            checksum: (output.checksum == GreField::With).then_some(0),
             key: output.key,
-            sequence: (output.sequence == Field::With).then(|| self.next_sequence()),
+            sequence: (output.sequence == GreField::With).then(|| self.next_sequence()),
         };
         let protocol = match version {
             Version::V4 => EtherType::IPV4,
@@ -235,24 +235,31 @@ impl Tunnel {
 }
 
 /// Remote address for this packet.
-fn destination(config: &Config, ip: &IpPacket) -> Option<IpAddr> {
+fn destination(config: &TunnelConfig, ip: &IpPacket) -> Option<IpAddr> {
     if !config.remote.is_unspecified() {
         return Some(config.remote);
     }
     match (config.kind, ip.destination) {
-        (Kind::Sit, IpAddr::V6(inner)) => {
+        (TunnelKind::Sit, IpAddr::V6(inner)) => {
             let end = config.six_rd.ipv4_in(inner)?;
             let one_host = !end.is_unspecified() && !end.is_multicast() && !end.is_broadcast();
             one_host.then_some(end.into())
         }
-        (Kind::Sit | Kind::Ipip | Kind::Gre | Kind::Ip6tnl | Kind::Ip6gre, _) => None,
+        (
+            TunnelKind::Sit
+            | TunnelKind::Ipip
+            | TunnelKind::Gre
+            | TunnelKind::Ip6tnl
+            | TunnelKind::Ip6gre,
+            _,
+        ) => None,
     }
 }
 
-fn inherited(octet: Octet, inner: u8) -> u8 {
+fn inherited(octet: HeaderByte, inner: u8) -> u8 {
     match octet {
-        Octet::Inherit => inner,
-        Octet::Fixed(value) => value,
+        HeaderByte::Inherit => inner,
+        HeaderByte::Fixed(value) => value,
     }
 }
 

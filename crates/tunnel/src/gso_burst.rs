@@ -7,14 +7,14 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use uxfrm_packet::{Batch, Notes, PacketBuf, Pool, SegmentPlan, Segments, SizeClass};
+use uxfrm_packet::{Batch, PacketBuf, Pool, SegmentPlan, Segments, SizeClass, SliceMeta};
 
 use crate::decapsulate::{Decapsulated, version_of};
 use crate::encapsulate::{Egress, EncapPlan};
 use crate::outer::narrow;
 use crate::tunnels::kinds;
 use crate::udp_decap::Arrival;
-use crate::{DropReason, Outer, Ports, Refused, Tunnel, Tunnels, decapsulate_udp};
+use crate::{DecapPorts, DropReason, Outer, Refused, Tunnel, Tunnels, decapsulate_udp};
 
 /// The largest UDP payload over IPv6; over IPv4 20 bytes more would fit.
 const BURST_BYTES: usize = 65_487;
@@ -27,7 +27,7 @@ pub struct InnerPacket<'t, 'b> {
     /// The packet.
     pub bytes: &'b [u8],
     /// Its metadata, for [`Coalescer::offer_slice`](uxfrm_packet::Coalescer::offer_slice).
-    pub notes: Notes,
+    pub notes: SliceMeta,
 }
 
 /// Content of a burst's datagram.
@@ -99,7 +99,7 @@ impl Tunnel {
         let stride = before + plan.len(segments.start);
         burst.segments = match segments.len() {
             1 => Segments::One,
-            _ => Segments::Train { stride: narrow(stride)? },
+            _ => Segments::Burst { stride: narrow(stride)? },
         };
         for k in segments {
             let out = burst.append(before + plan.len(k)).ok_or(DropReason::OutNoRoom)?;
@@ -119,14 +119,14 @@ impl Tunnels {
         &'t self,
         burst: &mut PacketBuf,
         device: u32,
-        ports: &Ports,
+        ports: &DecapPorts,
         mut each: impl FnMut(BurstPart<'t, '_>),
     ) {
         let stride = match burst.segments {
-            Segments::Train { stride } => usize::from(stride.max(1)),
+            Segments::Burst { stride } => usize::from(stride.max(1)),
             Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => burst.len().max(1),
         };
-        let (arrival, notes) = (Arrival::of(burst, device), Notes::of(burst));
+        let (arrival, notes) = (Arrival::of(burst, device), SliceMeta::of(burst));
         for bytes in burst.bytes_mut().chunks_mut(stride) {
             each(self.part_of(bytes, arrival, notes, ports));
         }
@@ -136,8 +136,8 @@ impl Tunnels {
         &'t self,
         bytes: &'b mut [u8],
         arrival: Arrival,
-        notes: Notes,
-        ports: &Ports,
+        notes: SliceMeta,
+        ports: &DecapPorts,
     ) -> BurstPart<'t, 'b> {
         let mut decapped = match decapsulate_udp(bytes, arrival, ports) {
             Ok(decapped) => decapped,
@@ -149,7 +149,7 @@ impl Tunnels {
         decapped.fill(bytes);
         match self.decapsulate(bytes, &decapped) {
             Ok(Decapsulated { tunnel, span, checksum }) => {
-                let notes = Notes { checksum, ..notes };
+                let notes = SliceMeta { checksum, ..notes };
                 BurstPart::InnerPacket(InnerPacket { tunnel, bytes: &bytes[span], notes })
             }
             Err(reason) => BurstPart::Dropped(reason),
@@ -165,34 +165,35 @@ mod tests {
     use uxfrm_testkit::packets;
 
     use super::*;
-    use crate::config::{Config, Field, Framing, Gre, Kind, UdpEncap};
-    use crate::{ALL_PORTS, HashSeed, Port, PortRequest};
+    use crate::config::{GreField, GreOptions, TunnelConfig, TunnelKind, UdpEncap, UdpFraming};
+    use crate::{ALL_PORTS, DecapPort, HashSeed, PortRequest};
 
-    fn ends(kind: Kind, framing: Framing) -> (Tunnel, Tunnels, Ports) {
+    fn ends(kind: TunnelKind, framing: UdpFraming) -> (Tunnel, Tunnels, DecapPorts) {
         let [left, right] = match kind.outer() {
             uxfrm_packet::Version::V4 => ["192.0.2.1", "192.0.2.2"],
             uxfrm_packet::Version::V6 => ["2001:db8::1", "2001:db8::2"],
         }
         .map(|end| end.parse().unwrap());
-        let mut config = Config::new(kind, left, right);
+        let mut config = TunnelConfig::new(kind, left, right);
         config.encap_limit = None;
         config.udp = Some(UdpEncap::new(framing, NonZeroU16::new(5555).unwrap()));
         if kind.is_gre() {
-            let all = Gre { key: Some(1), sequence: Field::With, checksum: Field::With };
+            let all =
+                GreOptions { key: Some(1), sequence: GreField::With, checksum: GreField::With };
             (config.input, config.output) = (all, all);
         }
-        let far = Config { local: right, remote: left, ..config.clone() };
+        let far = TunnelConfig { local: right, remote: left, ..config.clone() };
         let mut tunnels = Tunnels::new();
         tunnels.add(Tunnel::new("far", far).unwrap()).unwrap();
-        let mut ports = Ports::new();
+        let mut ports = DecapPorts::new();
         let request = PortRequest {
             family: Some(if left.is_ipv4() { 2 } else { 10 }),
             port: 5555,
-            kind: if framing == Framing::Fou { 1 } else { 2 },
+            kind: if framing == UdpFraming::Fou { 1 } else { 2 },
             protocol: if kind.is_gre() { 47 } else { 4 },
             ..PortRequest::default()
         };
-        ports.add(Port::of(&request).unwrap()).unwrap();
+        ports.add(DecapPort::of(&request).unwrap()).unwrap();
         (Tunnel::new("near", config).unwrap(), tunnels, ports)
     }
 
@@ -202,8 +203,8 @@ mod tests {
 
     #[test]
     fn super_packet_leaves_in_bursts_and_returns_whole() {
-        for kind in [Kind::Ipip, Kind::Gre, Kind::Ip6tnl, Kind::Ip6gre] {
-            for framing in [Framing::Fou, Framing::Gue] {
+        for kind in [TunnelKind::Ipip, TunnelKind::Gre, TunnelKind::Ip6tnl, TunnelKind::Ip6gre] {
+            for framing in [UdpFraming::Fou, UdpFraming::Gue] {
                 let (near, tunnels, ports) = ends(kind, framing);
                 let (mut pool, mut out) = (Pool::new(), Batch::new());
                 let payload: Vec<u8> = (0..60_000_u32).map(|n| n.to_le_bytes()[0]).collect();
@@ -233,14 +234,14 @@ mod tests {
 
     #[test]
     fn burst_parts_without_tunnel_differ_from_drops() {
-        let mut ports = Ports::new();
+        let mut ports = DecapPorts::new();
         let request = PortRequest { port: 5556, protocol: 50, kind: 1, ..PortRequest::default() };
-        ports.add(Port::of(&request).unwrap()).unwrap();
+        ports.add(DecapPort::of(&request).unwrap()).unwrap();
         for (local, expected) in
             [("192.0.2.1:5556", [Some(40), Some(7)]), ("192.0.2.1:1", [None; 2])]
         {
             let mut burst = PacketBuf::from_slice(&[9; 47]);
-            burst.segments = Segments::Train { stride: 40 };
+            burst.segments = Segments::Burst { stride: 40 };
             burst.udp = Some(UdpPath {
                 local: local.parse().unwrap(),
                 remote: "192.0.2.2:7".parse().unwrap(),
@@ -265,14 +266,15 @@ mod tests {
     #[test]
     fn burst_that_no_socket_sends_is_refused() {
         let (mut pool, mut out) = (Pool::new(), Batch::new());
-        let (near, _, _) = ends(Kind::Gre, Framing::Fou);
+        let (near, _, _) = ends(TunnelKind::Gre, UdpFraming::Fou);
         let mut refused = |tunnel: &Tunnel, packet: &PacketBuf| {
             let made = tunnel.encapsulate_super(packet, &egress(), &mut pool, &mut out);
             assert!(out.is_empty());
             made.unwrap_err().reason
         };
         let good = packets::tcp_super("10.0.0.1:1", "10.0.0.2:2", &[0; 5000], 1000);
-        let bare = Tunnel::new("bare", Config { udp: None, ..near.config().clone() }).unwrap();
+        let bare =
+            Tunnel::new("bare", TunnelConfig { udp: None, ..near.config().clone() }).unwrap();
         assert_eq!(refused(&bare, &good), DropReason::OutSuper);
         let plain = packets::udp("10.0.0.1:1", "10.0.0.2:2", b"one");
         assert_eq!(refused(&near, &plain), DropReason::OutSuper);

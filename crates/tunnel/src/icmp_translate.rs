@@ -20,7 +20,7 @@ use uxfrm_packet::udp::{self, UdpHeader};
 use uxfrm_packet::{IpPacket, PacketBuf, Pool, Protocol};
 use zerocopy::FromBytes;
 
-use crate::config::{Config, Framing};
+use crate::config::{TunnelConfig, UdpFraming};
 use crate::gue::Gue;
 use crate::icmp_quote::Quoted;
 use crate::{DropReason, Message, Tunnel, Tunnels};
@@ -31,14 +31,14 @@ pub struct IcmpReport<'t> {
     /// The tunnel that sent the quoted packet.
     pub tunnel: &'t Arc<Tunnel>,
     /// The event.
-    pub event: Event,
+    pub event: PathEvent,
     /// Range of the quoted inner packet in the error; `None` if too little is quoted.
     pub inner: Option<Range<usize>>,
 }
 
 /// Events of a tunnel's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum PathEvent {
     /// Path MTU of the outer packet; 0 if the router does not tell (RFC 1191 §4).
     PathMtu(u32),
     /// The other end is unreachable: unreachable, TTL exceeded, or a refused header field.
@@ -79,9 +79,9 @@ impl IcmpReport<'_> {
     pub fn told(&self, error: &[u8], pool: &mut Pool) -> Option<PacketBuf> {
         let inner = error.get(self.inner.clone()?)?;
         let message = match self.event {
-            Event::PathMtu(0) => return None,
-            Event::PathMtu(mtu) => Message::TooBig { mtu: self.inner_mtu(mtu) },
-            Event::Unreachable => Message::Unreachable,
+            PathEvent::PathMtu(0) => return None,
+            PathEvent::PathMtu(mtu) => Message::TooBig { mtu: self.inner_mtu(mtu) },
+            PathEvent::Unreachable => Message::Unreachable,
         };
         message.about(inner, pool)
     }
@@ -93,14 +93,14 @@ impl IcmpReport<'_> {
 
 /// Event and quote of an ICMP message; `None` for other messages and irrelevant errors (redirects,
 /// source quench).
-fn event<'a>(ip: &IpPacket, message: &'a [u8]) -> Option<(Event, &'a [u8])> {
+fn event<'a>(ip: &IpPacket, message: &'a [u8]) -> Option<(PathEvent, &'a [u8])> {
     match ip.protocol {
         Protocol::ICMP => {
             let Icmp { header, payload } = Icmp::parse(message).ok()?;
             let event = match (header.kind, header.mtu()) {
-                (icmp::UNREACHABLE, Some(mtu)) => Event::PathMtu(mtu.into()),
+                (icmp::UNREACHABLE, Some(mtu)) => PathEvent::PathMtu(mtu.into()),
                 (icmp::UNREACHABLE | icmp::TIME_EXCEEDED | icmp::PARAMETER_PROBLEM, _) => {
-                    Event::Unreachable
+                    PathEvent::Unreachable
                 }
                 (_, _) => return None,
             };
@@ -109,9 +109,9 @@ fn event<'a>(ip: &IpPacket, message: &'a [u8]) -> Option<(Event, &'a [u8])> {
         Protocol::ICMPV6 => {
             let Icmpv6 { header, payload } = Icmpv6::parse(message).ok()?;
             let event = match (header.kind, header.mtu()) {
-                (_, Some(mtu)) => Event::PathMtu(mtu),
+                (_, Some(mtu)) => PathEvent::PathMtu(mtu),
                 (icmpv6::UNREACHABLE | icmpv6::TIME_EXCEEDED | icmpv6::PARAMETER_PROBLEM, _) => {
-                    Event::Unreachable
+                    PathEvent::Unreachable
                 }
                 (_, None) => return None,
             };
@@ -142,7 +142,7 @@ fn sent_by<'q>(tunnel: &Tunnel, quoted: &Quoted<'q>) -> Option<Option<&'q [u8]>>
     }
 }
 
-fn sends(config: &Config, protocol: Protocol) -> bool {
+fn sends(config: &TunnelConfig, protocol: Protocol) -> bool {
     use uxfrm_packet::Version;
     [Version::V4, Version::V6]
         .into_iter()
@@ -152,7 +152,7 @@ fn sends(config: &Config, protocol: Protocol) -> bool {
 /// Quoted payload of a datagram to the tunnel's port: its protocol and bytes, as far as known.
 type QuotedPayload<'q> = (Option<Protocol>, Option<&'q [u8]>);
 
-fn behind_udp<'q>(config: &Config, quoted: &Quoted<'q>) -> Option<QuotedPayload<'q>> {
+fn behind_udp<'q>(config: &TunnelConfig, quoted: &Quoted<'q>) -> Option<QuotedPayload<'q>> {
     let encap = config.udp?;
     let (header, payload) = UdpHeader::ref_from_prefix(quoted.upper).ok()?;
     debug_assert_eq!(size_of_val(header), udp::HEADER_LEN);
@@ -161,9 +161,9 @@ fn behind_udp<'q>(config: &Config, quoted: &Quoted<'q>) -> Option<QuotedPayload<
         return None;
     }
     match encap.framing {
-        Framing::Fou if config.kind.is_gre() => Some((Some(Protocol::GRE), Some(payload))),
-        Framing::Fou => Some((None, Some(payload))),
-        Framing::Gue => match Gue::parse(payload) {
+        UdpFraming::Fou if config.kind.is_gre() => Some((Some(Protocol::GRE), Some(payload))),
+        UdpFraming::Fou => Some((None, Some(payload))),
+        UdpFraming::Gue => match Gue::parse(payload) {
             Ok(gue) => Some((Some(gue.protocol), payload.get(gue.header_len..))),
             // Truncated: addresses and port must do.
             Err(DropReason::InGueTruncated) => Some((None, None)),
@@ -173,7 +173,7 @@ fn behind_udp<'q>(config: &Config, quoted: &Quoted<'q>) -> Option<QuotedPayload<
 }
 
 /// Payload behind a GRE header with the tunnel's key. A truncated header may be the tunnel's.
-fn behind_gre<'q>(config: &Config, payload: &'q [u8]) -> Option<Option<&'q [u8]>> {
+fn behind_gre<'q>(config: &TunnelConfig, payload: &'q [u8]) -> Option<Option<&'q [u8]>> {
     match Gre::parse(payload) {
         Ok(gre) if gre.fields.key == config.output.key => Some(Some(gre.payload)),
         Ok(_) => None,
@@ -188,31 +188,32 @@ mod tests {
     use uxfrm_testkit::packets;
 
     use super::*;
-    use crate::config::{Kind, UdpEncap};
+    use crate::config::{TunnelKind, UdpEncap};
     use crate::{ALL_PORTS, Egress, HashSeed};
 
     fn tunnels() -> Tunnels {
         let mut tunnels = Tunnels::new();
-        for (number, kind) in (1_u8..).zip(Kind::ALL) {
-            for framing in [None, Some(Framing::Fou), Some(Framing::Gue)] {
+        for (number, kind) in (1_u8..).zip(TunnelKind::ALL) {
+            for framing in [None, Some(UdpFraming::Fou), Some(UdpFraming::Gue)] {
                 let ends: [std::net::IpAddr; 2] = match kind.outer() {
                     uxfrm_packet::Version::V4 => [[192, 0, 2, 1].into(), [192, 0, 2, 9].into()],
                     uxfrm_packet::Version::V6 => {
                         ["2001:db8::1", "2001:db8::9"].map(|end| end.parse().unwrap())
                     }
                 };
-                let mut config = Config::new(kind, ends[0], ends[1]);
-                let port = 5000 + 10 * u16::from(number) + u16::from(framing == Some(Framing::Gue));
+                let mut config = TunnelConfig::new(kind, ends[0], ends[1]);
+                let port =
+                    5000 + 10 * u16::from(number) + u16::from(framing == Some(UdpFraming::Gue));
                 config.udp =
                     framing.map(|framing| UdpEncap::new(framing, NonZeroU16::new(port).unwrap()));
                 // One tunnel per encapsulation between the same addresses.
                 if let Some(udp) = config.udp {
                     config.remote = match config.remote {
                         std::net::IpAddr::V4(_) => {
-                            [192, 0, 2, 10 + u8::from(udp.framing == Framing::Gue)].into()
+                            [192, 0, 2, 10 + u8::from(udp.framing == UdpFraming::Gue)].into()
                         }
                         std::net::IpAddr::V6(_) => {
-                            let last = 10 + u16::from(udp.framing == Framing::Gue);
+                            let last = 10 + u16::from(udp.framing == UdpFraming::Gue);
                             [0x2001, 0xdb8, 0, 0, 0, 0, 0, last].into()
                         }
                     };
@@ -245,7 +246,7 @@ mod tests {
         let v4 = packets::udp_bytes("10.0.0.1:7", "10.0.0.2:9", &[1; 300]);
         let v6 = packets::udp_bytes("[fd00::1]:7", "[fd00::2]:9", &[1; 300]);
         for tunnel in tunnels.iter() {
-            let inner = if tunnel.config().kind == Kind::Sit { &v6 } else { &v4 };
+            let inner = if tunnel.config().kind == TunnelKind::Sit { &v6 } else { &v4 };
             let mut packet = PacketBuf::from_slice(inner);
             tunnel.encapsulate(&mut packet, &egress).unwrap().push(&mut packet).unwrap();
             let outer_is_v4 = packet.bytes()[0] >> 4 == 4;
@@ -255,7 +256,7 @@ mod tests {
                 let report = tunnels.translate(&error).unwrap();
                 assert_eq!(
                     (report.tunnel.name(), report.event),
-                    (tunnel.name(), Event::PathMtu(1400))
+                    (tunnel.name(), PathEvent::PathMtu(1400))
                 );
                 let told = report.told(&error, &mut pool).unwrap();
                 let ip = IpPacket::parse(told.bytes()).unwrap();
@@ -269,7 +270,7 @@ mod tests {
             }
             let unreachable = error_about(packet.bytes(), if outer_is_v4 { 11 } else { 3 }, 0, 0);
             let report = tunnels.translate(&unreachable).unwrap();
-            assert_eq!(report.event, Event::Unreachable);
+            assert_eq!(report.event, PathEvent::Unreachable);
             let told = report.told(&unreachable, &mut pool).unwrap();
             let (kind, code) = if told.bytes()[0] >> 4 == 4 { (3, 1) } else { (1, 3) };
             let upper = IpPacket::parse(told.bytes()).unwrap().header_len;

@@ -10,7 +10,7 @@ use uxfrm_packet::udp::{self, UdpHeader};
 use uxfrm_packet::{IpPacket, Protocol, ethernet::EtherType, gre::Gre};
 use zerocopy::FromBytes;
 
-use crate::config::{Config, Framing};
+use crate::config::{TunnelConfig, UdpFraming};
 use crate::gue::Gue;
 use crate::{DropReason, Tunnel};
 
@@ -43,7 +43,7 @@ struct EncapLayer<'a> {
 }
 
 impl<'a> EncapLayer<'a> {
-    fn of(ip: &IpPacket, upper: &'a [u8], config: &Config) -> Option<Self> {
+    fn of(ip: &IpPacket, upper: &'a [u8], config: &TunnelConfig) -> Option<Self> {
         let (protocol, payload) = match ip.protocol {
             Protocol::UDP => in_udp(upper, config)?,
             other => (other, upper),
@@ -62,7 +62,7 @@ impl<'a> EncapLayer<'a> {
 }
 
 /// Payload of a datagram to the tunnel's destination port.
-fn in_udp<'a>(upper: &'a [u8], config: &Config) -> Option<(Protocol, &'a [u8])> {
+fn in_udp<'a>(upper: &'a [u8], config: &TunnelConfig) -> Option<(Protocol, &'a [u8])> {
     let encap = config.udp?;
     let (header, payload) = UdpHeader::ref_from_prefix(upper).ok()?;
     debug_assert_eq!(size_of_val(header), udp::HEADER_LEN);
@@ -70,16 +70,16 @@ fn in_udp<'a>(upper: &'a [u8], config: &Config) -> Option<(Protocol, &'a [u8])> 
         return None;
     }
     match encap.framing {
-        Framing::Fou if config.kind.is_gre() => Some((Protocol::GRE, payload)),
-        Framing::Fou => Some((Protocol::IPIP, payload)),
-        Framing::Gue => {
+        UdpFraming::Fou if config.kind.is_gre() => Some((Protocol::GRE, payload)),
+        UdpFraming::Fou => Some((Protocol::IPIP, payload)),
+        UdpFraming::Gue => {
             let gue = Gue::parse(payload).ok()?;
             Some((gue.protocol, payload.get(gue.header_len..)?))
         }
     }
 }
 
-fn is_own(ip: &IpPacket, layer: &EncapLayer<'_>, config: &Config) -> bool {
+fn is_own(ip: &IpPacket, layer: &EncapLayer<'_>, config: &TunnelConfig) -> bool {
     let from_us = config.local.is_unspecified() || ip.source == config.local;
     let is_gre = layer.protocol == Protocol::GRE;
     from_us
@@ -89,6 +89,6 @@ fn is_own(ip: &IpPacket, layer: &EncapLayer<'_>, config: &Config) -> bool {
 }
 
 /// A tunnel without remote address has no fixed destination to compare.
-fn is_remote(destination: IpAddr, config: &Config) -> bool {
+fn is_remote(destination: IpAddr, config: &TunnelConfig) -> bool {
     !config.remote.is_unspecified() && destination == config.remote
 }

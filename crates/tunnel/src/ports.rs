@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use uxfrm_packet::{Protocol, Version};
 
-use crate::{Config, Error};
+use crate::{Error, TunnelConfig};
 
 /// `AF_INET`.
 const AF_INET: u8 = 2;
@@ -102,7 +102,7 @@ pub enum ZeroChecksum6 {
 
 /// A receive port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Port {
+pub struct DecapPort {
     /// Which datagrams it takes.
     pub identity: PortIdentity,
     /// Its encapsulation.
@@ -111,7 +111,7 @@ pub struct Port {
     pub zero_checksum6: ZeroChecksum6,
 }
 
-impl Port {
+impl DecapPort {
     /// Checks a request to add a port, in the kernel's order (`parse_nl_config`, `fou_create`).
     ///
     /// # Errors
@@ -223,7 +223,7 @@ impl PortIdentity {
             (Some(_), None) => return Err(Error::DeviceLocal),
             (device, _) => device.unwrap_or(0),
         };
-        let any = Config::any(version);
+        let any = TunnelConfig::any(version);
         let (local, peer) = (local.unwrap_or(any), peer.unwrap_or(any));
         Ok(Self { version, port: request.port, peer_port, device, local, peer })
     }
@@ -239,12 +239,12 @@ pub(crate) struct Datagram {
 
 /// The receive ports of a gateway.
 #[derive(Clone, Debug, Default)]
-pub struct Ports {
+pub struct DecapPorts {
     /// Latest first, as the kernel lists them.
-    ports: Vec<Port>,
+    ports: Vec<DecapPort>,
 }
 
-impl Ports {
+impl DecapPorts {
     /// No ports.
     #[must_use]
     pub const fn new() -> Self {
@@ -255,7 +255,7 @@ impl Ports {
     ///
     /// # Errors
     /// [`Error::PortAlready`], [`Error::PortInUse`].
-    pub fn add(&mut self, port: Port) -> Result<(), Error> {
+    pub fn add(&mut self, port: DecapPort) -> Result<(), Error> {
         if self.ports.iter().any(|other| other.identity == port.identity) {
             return Err(Error::PortAlready);
         }
@@ -270,7 +270,7 @@ impl Ports {
     ///
     /// # Errors
     /// [`Error::PortMissing`].
-    pub fn delete(&mut self, identity: &PortIdentity) -> Result<Port, Error> {
+    pub fn delete(&mut self, identity: &PortIdentity) -> Result<DecapPort, Error> {
         let at = self.ports.iter().position(|port| port.identity == *identity);
         at.map(|at| self.ports.remove(at)).ok_or(Error::PortMissing)
     }
@@ -279,7 +279,7 @@ impl Ports {
     ///
     /// # Errors
     /// [`Error::PortZero`], [`Error::PortUnknown`].
-    pub fn find(&self, identity: &PortIdentity) -> Result<&Port, Error> {
+    pub fn find(&self, identity: &PortIdentity) -> Result<&DecapPort, Error> {
         if identity.port == 0 {
             return Err(Error::PortZero);
         }
@@ -288,13 +288,13 @@ impl Ports {
     }
 
     /// All, the latest first.
-    pub fn iter(&self) -> impl Iterator<Item = &Port> {
+    pub fn iter(&self) -> impl Iterator<Item = &DecapPort> {
         self.ports.iter()
     }
 
     /// The port that takes a datagram. Gateways have few ports, and comparing few is faster than
     /// hashing.
-    pub(crate) fn of(&self, datagram: &Datagram) -> Option<&Port> {
+    pub(crate) fn of(&self, datagram: &Datagram) -> Option<&DecapPort> {
         let number = datagram.to.port();
         let there = self.ports.iter().filter(|port| port.identity.port == number);
         let scored = there.filter_map(|port| Some((port.score(datagram)?, port)));
@@ -323,14 +323,14 @@ mod tests {
             (PortRequest { device: Some(3), ..request(5) }, 22),
             (request(0), 22),
         ] {
-            assert_eq!(Port::of(&request).map_err(Error::errno), Err(errno), "{request:?}");
+            assert_eq!(DecapPort::of(&request).map_err(Error::errno), Err(errno), "{request:?}");
         }
         let gue = PortRequest { kind: GUE, protocol: 0, ..request(5) };
         let encapsulation = Encapsulation::Gue(RemoteChecksumMode::Partial);
-        assert_eq!(Port::of(&gue).unwrap().encapsulation, encapsulation);
+        assert_eq!(DecapPort::of(&gue).unwrap().encapsulation, encapsulation);
         // An address of the other family is ignored.
         let other = PortRequest { peer6: Some(Ipv6Addr::LOCALHOST), ..request(5) };
-        assert_eq!(Port::of(&other).unwrap().identity.peer, IpAddr::from([0, 0, 0, 0]));
+        assert_eq!(DecapPort::of(&other).unwrap().identity.peer, IpAddr::from([0, 0, 0, 0]));
     }
 
     #[test]
@@ -347,18 +347,18 @@ mod tests {
             device: Some(2),
             ..request(5)
         };
-        assert_eq!(Port::of(&asked).unwrap().request(), asked);
+        assert_eq!(DecapPort::of(&asked).unwrap().request(), asked);
     }
 
     #[test]
     fn port_identity_has_six_fields() {
-        let mut ports = Ports::new();
-        let first = Port::of(&request(5)).unwrap();
+        let mut ports = DecapPorts::new();
+        let first = DecapPort::of(&request(5)).unwrap();
         ports.add(first).unwrap();
-        let other = Port::of(&PortRequest { protocol: 41, ..request(5) }).unwrap();
+        let other = DecapPort::of(&PortRequest { protocol: 41, ..request(5) }).unwrap();
         assert_eq!(ports.add(other), Err(Error::PortAlready));
         let local = Some(Ipv4Addr::LOCALHOST);
-        let narrow = Port::of(&PortRequest { local4: local, ..request(5) }).unwrap();
+        let narrow = DecapPort::of(&PortRequest { local4: local, ..request(5) }).unwrap();
         assert_eq!(ports.add(narrow), Err(Error::PortInUse));
         assert_eq!(ports.delete(&narrow.identity), Err(Error::PortMissing));
         assert_eq!(ports.find(&narrow.identity), Err(Error::PortUnknown));
@@ -366,13 +366,13 @@ mod tests {
         assert_eq!(ports.delete(&other.identity), Ok(first));
         ports.add(narrow).unwrap();
         let v6 = PortRequest { family: Some(AF_INET6), ..request(5) };
-        ports.add(Port::of(&v6).unwrap()).unwrap();
+        ports.add(DecapPort::of(&v6).unwrap()).unwrap();
         assert_eq!(ports.iter().next().unwrap().identity.version, Version::V6);
     }
 
     #[test]
     fn most_specific_port_takes_datagram() {
-        let mut ports = Ports::new();
+        let mut ports = DecapPorts::new();
         let local = |last| Some(Ipv4Addr::from([10, 0, 0, last]));
         for asked in [
             PortRequest { protocol: 1, local4: local(1), ..request(5) },
@@ -385,10 +385,10 @@ mod tests {
             },
             PortRequest { protocol: 3, ..request(6) },
         ] {
-            ports.add(Port::of(&asked).unwrap()).unwrap();
+            ports.add(DecapPort::of(&asked).unwrap()).unwrap();
         }
         // Lookup also works for ports that could not be bound together, if sockets share.
-        ports.ports.push(Port::of(&PortRequest { protocol: 4, ..request(5) }).unwrap());
+        ports.ports.push(DecapPort::of(&PortRequest { protocol: 4, ..request(5) }).unwrap());
         let taken = |from: &str, to: &str| {
             let datagram =
                 Datagram { from: from.parse().unwrap(), to: to.parse().unwrap(), device: 1 };

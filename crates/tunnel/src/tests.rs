@@ -12,13 +12,13 @@ use uxfrm_packet::{
 use uxfrm_testkit::packets;
 
 use crate::config::{
-    Carries, Config, Field, Framing, Gre, InnerDf, Kind, Octet, PathMtuDiscovery, RemoteOffload,
-    SourcePort, UdpChecksum, UdpEncap,
+    CarriedVersions, GreField, GreOptions, HeaderByte, InnerDf, PathMtuDiscovery, RemoteOffload,
+    SourcePort, TunnelConfig, TunnelKind, UdpChecksum, UdpEncap, UdpFraming,
 };
 use crate::ports::{PortRequest, ZeroChecksum6};
 use crate::{
-    ALL_PORTS, Decapsulation, DropReason, Egress, Error, HashSeed, Message, Outer, Port, Ports,
-    Refused, SixRd, Tunnel, Tunnels,
+    ALL_PORTS, DecapPort, DecapPorts, Decapsulation, DropReason, Egress, Error, HashSeed, Message,
+    Outer, Refused, SixRd, Tunnel, Tunnels,
 };
 
 const PORT: NonZeroU16 = NonZeroU16::new(5555).unwrap();
@@ -35,40 +35,40 @@ fn ends(version: Version) -> [IpAddr; 2] {
     .map(|text| text.parse().unwrap())
 }
 
-fn config(kind: Kind) -> Config {
+fn config(kind: TunnelKind) -> TunnelConfig {
     let [local, remote] = ends(kind.outer());
-    Config::new(kind, local, remote)
+    TunnelConfig::new(kind, local, remote)
 }
 
 /// The same tunnel as configured at the other end.
-fn turned(config: &Config) -> Config {
+fn turned(config: &TunnelConfig) -> TunnelConfig {
     let (input, output) = (config.output, config.input);
-    Config { local: config.remote, remote: config.local, input, output, ..config.clone() }
+    TunnelConfig { local: config.remote, remote: config.local, input, output, ..config.clone() }
 }
 
-fn tunnel(config: &Config) -> Tunnel {
+fn tunnel(config: &TunnelConfig) -> Tunnel {
     Tunnel::new("tun1", config.clone()).unwrap()
 }
 
-fn only(config: &Config) -> Tunnels {
+fn only(config: &TunnelConfig) -> Tunnels {
     let mut tunnels = Tunnels::new();
     tunnels.add(tunnel(config)).unwrap();
     tunnels
 }
 
 /// Receive ports for a tunnel's packets.
-fn ports_for(config: &Config, carried: Version) -> Ports {
-    let mut ports = Ports::new();
+fn ports_for(config: &TunnelConfig, carried: Version) -> DecapPorts {
+    let mut ports = DecapPorts::new();
     if let Some(encap) = config.udp {
         let (kind, protocol) = match encap.framing {
-            Framing::Fou => (1, config.kind.protocol(carried).0),
-            Framing::Gue => (2, 0),
+            UdpFraming::Fou => (1, config.kind.protocol(carried).0),
+            UdpFraming::Gue => (2, 0),
         };
         let family = if config.kind.outer() == Version::V4 { 2 } else { 10 };
         let port = encap.destination_port.get();
         let request =
             PortRequest { family: Some(family), port, kind, protocol, ..PortRequest::default() };
-        ports.add(Port::of(&request).unwrap()).unwrap();
+        ports.add(DecapPort::of(&request).unwrap()).unwrap();
     }
     ports
 }
@@ -80,9 +80,9 @@ fn inner(version: Version) -> Vec<u8> {
     }
 }
 
-fn in_udp(kind: Kind, framing: Framing, checksum: UdpChecksum) -> Config {
+fn in_udp(kind: TunnelKind, framing: UdpFraming, checksum: UdpChecksum) -> TunnelConfig {
     let udp = UdpEncap { checksum4: checksum, checksum6: checksum, ..UdpEncap::new(framing, PORT) };
-    Config { udp: Some(udp), ..config(kind) }
+    TunnelConfig { udp: Some(udp), ..config(kind) }
 }
 
 /// Encapsulates and writes all headers.
@@ -93,11 +93,15 @@ fn sent(tunnel: &Tunnel, bytes: &[u8]) -> Result<(PacketBuf, Outer), Refused> {
     Ok((packet, outer))
 }
 
-fn refusal(config: &Config, bytes: &[u8]) -> Refused {
+fn refusal(config: &TunnelConfig, bytes: &[u8]) -> Refused {
     sent(&tunnel(config), bytes).unwrap_err()
 }
 
-fn received(config: &Config, ports: &Ports, mut packet: PacketBuf) -> Result<Vec<u8>, DropReason> {
+fn received(
+    config: &TunnelConfig,
+    ports: &DecapPorts,
+    mut packet: PacketBuf,
+) -> Result<Vec<u8>, DropReason> {
     let tunnels = only(config);
     match tunnels.receive(&mut packet, 0, ports)? {
         Decapsulation::Tunnel(_) => Ok(packet.bytes().to_vec()),
@@ -105,13 +109,13 @@ fn received(config: &Config, ports: &Ports, mut packet: PacketBuf) -> Result<Vec
     }
 }
 
-fn kinds() -> impl Strategy<Value = Kind> {
-    proptest::sample::select(Kind::ALL.to_vec())
+fn kinds() -> impl Strategy<Value = TunnelKind> {
+    proptest::sample::select(TunnelKind::ALL.to_vec())
 }
 
-fn gres() -> impl Strategy<Value = Gre> {
-    let field = || prop_oneof![Just(Field::Without), Just(Field::With)];
-    (any::<Option<u32>>(), field(), field()).prop_map(|(key, sequence, checksum)| Gre {
+fn gres() -> impl Strategy<Value = GreOptions> {
+    let field = || prop_oneof![Just(GreField::Without), Just(GreField::With)];
+    (any::<Option<u32>>(), field(), field()).prop_map(|(key, sequence, checksum)| GreOptions {
         key,
         sequence,
         checksum,
@@ -120,7 +124,7 @@ fn gres() -> impl Strategy<Value = Gre> {
 
 fn encaps() -> impl Strategy<Value = Option<UdpEncap>> {
     let checksum = || prop_oneof![Just(UdpChecksum::Zero), Just(UdpChecksum::Computed)];
-    let framing = prop_oneof![Just(Framing::Fou), Just(Framing::Gue)];
+    let framing = prop_oneof![Just(UdpFraming::Fou), Just(UdpFraming::Gue)];
     let source = prop_oneof![Just(SourcePort::Auto), Just(SourcePort::Fixed(PORT))];
     let udp =
         (framing, source, checksum(), checksum()).prop_map(|(framing, source_port, c4, c6)| {
@@ -129,12 +133,13 @@ fn encaps() -> impl Strategy<Value = Option<UdpEncap>> {
     proptest::option::of(udp)
 }
 
-fn configs() -> impl Strategy<Value = Config> {
-    let octet = || prop_oneof![Just(Octet::Inherit), any::<u8>().prop_map(Octet::Fixed)];
+fn configs() -> impl Strategy<Value = TunnelConfig> {
+    let octet = || prop_oneof![Just(HeaderByte::Inherit), any::<u8>().prop_map(HeaderByte::Fixed)];
     (kinds(), gres(), gres(), octet(), octet(), encaps(), proptest::option::of(0_u8..9)).prop_map(
         |(kind, input, output, ttl, tos, udp, limit)| {
-            let carries = if kind == Kind::Ipip { Carries::V4 } else { Carries::Both };
-            let mut config = Config { ttl, tos, udp, carries, ..config(kind) };
+            let carries =
+                if kind == TunnelKind::Ipip { CarriedVersions::V4 } else { CarriedVersions::Both };
+            let mut config = TunnelConfig { ttl, tos, udp, carries, ..config(kind) };
             if kind.is_gre() {
                 (config.input, config.output) = (input, output);
             }
@@ -188,7 +193,7 @@ proptest! {
 
     #[test]
     fn encapsulation_through_socket_round_trips(config in configs(), bytes in inners()) {
-        let config = Config { encap_limit: None, ..config };
+        let config = TunnelConfig { encap_limit: None, ..config };
         prop_assume!(config.udp.is_some());
         let version = IpPacket::parse(&bytes).unwrap().version;
         prop_assume!(config.carries.takes(version));
@@ -219,17 +224,17 @@ proptest! {
 
 #[test]
 fn outer_headers_are_what_the_tunnel_says() {
-    let mut config = in_udp(Kind::Gre, Framing::Gue, UdpChecksum::Computed);
-    config.ttl = Octet::Fixed(225);
-    config.tos = Octet::Fixed(0xb8);
+    let mut config = in_udp(TunnelKind::Gre, UdpFraming::Gue, UdpChecksum::Computed);
+    config.ttl = HeaderByte::Fixed(225);
+    config.tos = HeaderByte::Fixed(0xb8);
     let mut bytes = inner(Version::V4);
     bytes[1] = 0x23;
     let (packet, _) = sent(&tunnel(&config), &bytes).unwrap();
     let ip = IpPacket::parse(packet.bytes()).unwrap();
     // A fixed DSCP, and CE inside is ECT(0) outside.
     assert_eq!((ip.ttl, ip.tos, ip.dont_fragment), (225, 0xba, true));
-    let inherits = Config { ttl: Octet::Inherit, tos: Octet::Inherit, ..config };
-    let inherits = Config { path_mtu: PathMtuDiscovery::Off, ..inherits };
+    let inherits = TunnelConfig { ttl: HeaderByte::Inherit, tos: HeaderByte::Inherit, ..config };
+    let inherits = TunnelConfig { path_mtu: PathMtuDiscovery::Off, ..inherits };
     let (packet, _) = sent(&tunnel(&inherits), &bytes).unwrap();
     let ip = IpPacket::parse(packet.bytes()).unwrap();
     assert_eq!((ip.ttl, ip.tos, ip.dont_fragment), (64, 0x22, false));
@@ -238,7 +243,7 @@ fn outer_headers_are_what_the_tunnel_says() {
     assert!(
         IpPacket::parse(sent(&tunnel(&inherits), &bytes).unwrap().0.bytes()).unwrap().dont_fragment
     );
-    let ignores = Config { inner_df: InnerDf::Ignore, ..inherits };
+    let ignores = TunnelConfig { inner_df: InnerDf::Ignore, ..inherits };
     assert!(
         !IpPacket::parse(sent(&tunnel(&ignores), &bytes).unwrap().0.bytes()).unwrap().dont_fragment
     );
@@ -252,21 +257,21 @@ fn too_big_packet_is_answered_as_by_kernel() {
         bytes
     };
     let v6 = |len: usize| packets::udp_bytes("[fd00::1]:7", "[fd00::2]:9", &vec![0; len - 48]);
-    let off = |kind| Config { path_mtu: PathMtuDiscovery::Off, ..config(kind) };
+    let off = |kind| TunnelConfig { path_mtu: PathMtuDiscovery::Off, ..config(kind) };
     let on = config;
     for (config, bytes, mtu) in [
-        (on(Kind::Ipip), v4(1480, true), None),
-        (on(Kind::Ipip), v4(1481, true), Some(1480)),
-        (on(Kind::Ipip), v4(1481, false), None),
-        (off(Kind::Ipip), v4(1401, true), Some(1400)),
-        (off(Kind::Ipip), v4(1401, false), None),
-        (on(Kind::Gre), v6(1477), Some(1476)),
-        (on(Kind::Sit), v6(1480), None),
-        (on(Kind::Sit), v6(1481), Some(1480)),
-        (off(Kind::Sit), v6(1481), None),
-        (on(Kind::Ip6tnl), v6(1453), Some(1452)),
-        (on(Kind::Ip6tnl), v4(1453, false), Some(1452)),
-        (in_udp(Kind::Ipip, Framing::Fou, UdpChecksum::Zero), v4(1473, true), Some(1472)),
+        (on(TunnelKind::Ipip), v4(1480, true), None),
+        (on(TunnelKind::Ipip), v4(1481, true), Some(1480)),
+        (on(TunnelKind::Ipip), v4(1481, false), None),
+        (off(TunnelKind::Ipip), v4(1401, true), Some(1400)),
+        (off(TunnelKind::Ipip), v4(1401, false), None),
+        (on(TunnelKind::Gre), v6(1477), Some(1476)),
+        (on(TunnelKind::Sit), v6(1480), None),
+        (on(TunnelKind::Sit), v6(1481), Some(1480)),
+        (off(TunnelKind::Sit), v6(1481), None),
+        (on(TunnelKind::Ip6tnl), v6(1453), Some(1452)),
+        (on(TunnelKind::Ip6tnl), v4(1453, false), Some(1452)),
+        (in_udp(TunnelKind::Ipip, UdpFraming::Fou, UdpChecksum::Zero), v4(1473, true), Some(1472)),
     ] {
         let made = sent(&tunnel(&config), &bytes).map(|_| ());
         let refused = mtu.map(|mtu| Refused {
@@ -278,11 +283,11 @@ fn too_big_packet_is_answered_as_by_kernel() {
     // Below IPv6's minimum it is fragmented.
     let narrow = Egress { path_mtu: 1200, ..egress() };
     let mut packet = PacketBuf::from_slice(&v6(1280));
-    let outer = tunnel(&on(Kind::Sit)).encapsulate(&mut packet, &narrow).unwrap();
+    let outer = tunnel(&on(TunnelKind::Sit)).encapsulate(&mut packet, &narrow).unwrap();
     assert!(!outer.dont_fragment);
     let narrow = Egress { path_mtu: 1280, ..egress() };
-    let in_udp = in_udp(Kind::Ip6tnl, Framing::Fou, UdpChecksum::Computed);
-    let in_udp = Config { encap_limit: None, ..in_udp };
+    let in_udp = in_udp(TunnelKind::Ip6tnl, UdpFraming::Fou, UdpChecksum::Computed);
+    let in_udp = TunnelConfig { encap_limit: None, ..in_udp };
     let segments = |mss| packets::tcp_super("[fd00::1]:1", "[fd00::2]:2", &[7; 5000], mss);
     for (mss, whole) in [(1280 - 60, false), (1280 - 48 - 60, true)] {
         let (mut pool, mut burst) = (Pool::new(), Batch::new());
@@ -318,19 +323,19 @@ fn refused_packet_is_answered_by_icmp() {
 #[test]
 fn outbound_refusal_has_its_reason() {
     use DropReason as D;
-    let reason = |config: &Config, bytes: &[u8]| refusal(config, bytes).reason;
-    assert_eq!(reason(&config(Kind::Ipip), b"?"), D::OutMalformed);
-    assert_eq!(reason(&config(Kind::Ipip), &inner(Version::V6)), D::OutWrongVersion);
-    assert_eq!(reason(&config(Kind::Sit), &inner(Version::V4)), D::OutWrongVersion);
-    let nobody = Config { remote: Config::any(Version::V4), ..config(Kind::Gre) };
+    let reason = |config: &TunnelConfig, bytes: &[u8]| refusal(config, bytes).reason;
+    assert_eq!(reason(&config(TunnelKind::Ipip), b"?"), D::OutMalformed);
+    assert_eq!(reason(&config(TunnelKind::Ipip), &inner(Version::V6)), D::OutWrongVersion);
+    assert_eq!(reason(&config(TunnelKind::Sit), &inner(Version::V4)), D::OutWrongVersion);
+    let nobody = TunnelConfig { remote: TunnelConfig::any(Version::V4), ..config(TunnelKind::Gre) };
     assert_eq!(reason(&nobody, &inner(Version::V4)), D::OutNoRemote);
     let mut open = PacketBuf::from_slice(&inner(Version::V4));
     open.checksum = Checksum::Partial { start: 300, offset: 6 };
-    let refused = tunnel(&config(Kind::Ipip)).encapsulate(&mut open, &egress()).unwrap_err();
+    let refused = tunnel(&config(TunnelKind::Ipip)).encapsulate(&mut open, &egress()).unwrap_err();
     assert_eq!(refused.reason, D::OutChecksum);
     let mut tight = PacketBuf::with_capacity(100, 20);
     tight.append(41).unwrap().copy_from_slice(&inner(Version::V4));
-    let outer = tunnel(&config(Kind::Ipip)).encapsulate(&mut tight, &egress()).unwrap();
+    let outer = tunnel(&config(TunnelKind::Ipip)).encapsulate(&mut tight, &egress()).unwrap();
     outer.push(&mut tight).unwrap();
     assert_eq!(outer.push(&mut tight), Err(D::OutNoRoom));
 }
@@ -338,20 +343,21 @@ fn outbound_refusal_has_its_reason() {
 #[test]
 fn packet_cannot_reenter_its_tunnel() {
     for config in [
-        config(Kind::Ipip),
-        config(Kind::Gre),
-        in_udp(Kind::Ipip, Framing::Fou, UdpChecksum::Zero),
-        in_udp(Kind::Gre, Framing::Fou, UdpChecksum::Computed),
-        in_udp(Kind::Gre, Framing::Gue, UdpChecksum::Zero),
+        config(TunnelKind::Ipip),
+        config(TunnelKind::Gre),
+        in_udp(TunnelKind::Ipip, UdpFraming::Fou, UdpChecksum::Zero),
+        in_udp(TunnelKind::Gre, UdpFraming::Fou, UdpChecksum::Computed),
+        in_udp(TunnelKind::Gre, UdpFraming::Gue, UdpChecksum::Zero),
     ] {
         let (own, _) = sent(&tunnel(&config), &inner(Version::V4)).unwrap();
         assert_eq!(refusal(&config, own.bytes()).reason, DropReason::OutRecursion, "{config:?}");
         // Deeper inside, too.
-        let other = Config { remote: [198, 51, 100, 1].into(), ..self::config(Kind::Gre) };
+        let other =
+            TunnelConfig { remote: [198, 51, 100, 1].into(), ..self::config(TunnelKind::Gre) };
         let (wrapped, _) = sent(&tunnel(&other), own.bytes()).unwrap();
         assert_eq!(refusal(&config, wrapped.bytes()).reason, DropReason::OutRecursion);
         // A tunnel of another kind between the same addresses is a different one.
-        let kind = if config.kind == Kind::Gre { Kind::Ipip } else { Kind::Gre };
+        let kind = if config.kind == TunnelKind::Gre { TunnelKind::Ipip } else { TunnelKind::Gre };
         sent(&tunnel(&self::config(kind)), own.bytes()).unwrap();
     }
 }
@@ -361,25 +367,27 @@ fn nesting_is_bounded() {
     let mut bytes = inner(Version::V4);
     for level in 0..crate::MAX_NESTING {
         let remote = [198, 51, 100, u8::try_from(level).unwrap()].into();
-        let (packet, _) = sent(&tunnel(&Config { remote, ..config(Kind::Ipip) }), &bytes).unwrap();
+        let (packet, _) =
+            sent(&tunnel(&TunnelConfig { remote, ..config(TunnelKind::Ipip) }), &bytes).unwrap();
         bytes = packet.bytes().to_vec();
     }
-    assert_eq!(refusal(&config(Kind::Gre), &bytes).reason, DropReason::OutTooDeep);
+    assert_eq!(refusal(&config(TunnelKind::Gre), &bytes).reason, DropReason::OutTooDeep);
 }
 
 #[test]
 fn the_encapsulation_limit_is_in_a_destination_option() {
-    let config = config(Kind::Ip6tnl);
+    let config = config(TunnelKind::Ip6tnl);
     let (once, _) = sent(&tunnel(&config), &inner(Version::V6)).unwrap();
     assert_eq!((once.bytes()[6], &once.bytes()[40..48]), (60, &[41, 0, 4, 1, 4, 1, 1, 0][..]));
     let mut bytes = once.bytes().to_vec();
     for limit in (0..4).rev() {
         let remote = format!("2001:db8::1:{limit}").parse().unwrap();
-        let (packet, _) = sent(&tunnel(&Config { remote, ..config.clone() }), &bytes).unwrap();
+        let (packet, _) =
+            sent(&tunnel(&TunnelConfig { remote, ..config.clone() }), &bytes).unwrap();
         assert_eq!(packet.bytes()[44], limit);
         bytes = packet.bytes().to_vec();
     }
-    let last = Config { remote: "2001:db8::9".parse().unwrap(), ..config };
+    let last = TunnelConfig { remote: "2001:db8::9".parse().unwrap(), ..config };
     let refused = refusal(&last, &bytes);
     // Both limits are exceeded: the depth is checked first.
     assert_eq!(refused.reason, DropReason::OutTooDeep);
@@ -392,10 +400,10 @@ fn the_encapsulation_limit_is_in_a_destination_option() {
 #[test]
 fn remote_checksum_is_left_to_receiver() {
     for version in [Version::V4, Version::V6] {
-        for kind in [Kind::Gre, Kind::Ip6gre] {
-            let mut config = in_udp(kind, Framing::Gue, UdpChecksum::Computed);
+        for kind in [TunnelKind::Gre, TunnelKind::Ip6gre] {
+            let mut config = in_udp(kind, UdpFraming::Gue, UdpChecksum::Computed);
             config.encap_limit = None;
-            config.output = Gre { key: Some(3), ..Gre::default() };
+            config.output = GreOptions { key: Some(3), ..GreOptions::default() };
             config.udp =
                 config.udp.map(|udp| UdpEncap { remote_checksum: RemoteOffload::On, ..udp });
             let whole = inner(version);
@@ -418,8 +426,8 @@ fn remote_checksum_is_left_to_receiver() {
             {
                 let mut request = ports_for(&config, version).iter().next().unwrap().request();
                 request.remcsum_nopartial = nopartial;
-                let mut ports = Ports::new();
-                ports.add(Port::of(&request).unwrap()).unwrap();
+                let mut ports = DecapPorts::new();
+                ports.add(DecapPort::of(&request).unwrap()).unwrap();
                 let mut arrived = PacketBuf::from_slice(packet.bytes());
                 only(&far).receive(&mut arrived, 0, &ports).unwrap();
                 assert_eq!((arrived.bytes(), arrived.checksum), (&expected[..], checksum));
@@ -432,7 +440,7 @@ fn remote_checksum_is_left_to_receiver() {
 
 #[test]
 fn verified_outer_checksum_verifies_inner() {
-    let checksum_of = |config: &Config, bytes: &[u8]| {
+    let checksum_of = |config: &TunnelConfig, bytes: &[u8]| {
         let version = IpPacket::parse(bytes).unwrap().version;
         let (packet, _) = sent(&tunnel(config), bytes).unwrap();
         let mut packet = PacketBuf::from_slice(packet.bytes());
@@ -441,14 +449,14 @@ fn verified_outer_checksum_verifies_inner() {
         packet.checksum
     };
     for version in [Version::V4, Version::V6] {
-        for framing in [Framing::Fou, Framing::Gue] {
-            let with = in_udp(Kind::Gre, framing, UdpChecksum::Computed);
+        for framing in [UdpFraming::Fou, UdpFraming::Gue] {
+            let with = in_udp(TunnelKind::Gre, framing, UdpChecksum::Computed);
             let good = inner(version);
             assert_eq!(checksum_of(&with, &good), Checksum::Verified);
             let mut bad = good.clone();
             *bad.last_mut().unwrap() ^= 1;
             assert_eq!(checksum_of(&with, &bad), Checksum::AsIs);
-            let without = in_udp(Kind::Gre, framing, UdpChecksum::Zero);
+            let without = in_udp(TunnelKind::Gre, framing, UdpChecksum::Zero);
             assert_eq!(checksum_of(&without, &good), Checksum::AsIs);
         }
     }
@@ -457,7 +465,7 @@ fn verified_outer_checksum_verifies_inner() {
 #[test]
 fn inbound_refusal_has_its_reason() {
     use DropReason as D;
-    let fou = in_udp(Kind::Ipip, Framing::Fou, UdpChecksum::Zero);
+    let fou = in_udp(TunnelKind::Ipip, UdpFraming::Fou, UdpChecksum::Zero);
     let (far, ports) = (turned(&fou), ports_for(&fou, Version::V4));
     let (good, _) = sent(&tunnel(&fou), &inner(Version::V4)).unwrap();
     let changed = |change: &dyn Fn(&mut [u8])| {
@@ -474,16 +482,16 @@ fn inbound_refusal_has_its_reason() {
     assert_eq!(changed(&|bytes| bytes[28] = 0x65), D::InInnerMalformed);
     assert_eq!(changed(&|bytes| bytes[1] = 3), D::InEcn);
 
-    let gre = Config {
-        output: Gre { key: Some(1), sequence: Field::With, checksum: Field::With },
-        ..config(Kind::Gre)
+    let gre = TunnelConfig {
+        output: GreOptions { key: Some(1), sequence: GreField::With, checksum: GreField::With },
+        ..config(TunnelKind::Gre)
     };
     let far = turned(&gre);
     let (good, _) = sent(&tunnel(&gre), &inner(Version::V4)).unwrap();
     let changed = |change: &dyn Fn(&mut [u8])| {
         let mut bytes = good.bytes().to_vec();
         change(&mut bytes);
-        received(&far, &Ports::new(), PacketBuf::from_slice(&bytes)).unwrap_err()
+        received(&far, &DecapPorts::new(), PacketBuf::from_slice(&bytes)).unwrap_err()
     };
     assert_eq!(changed(&|bytes| bytes[21] = 1), D::InGreMalformed);
     assert_eq!(changed(&|bytes| bytes[22] = 1), D::InGreProtocol);
@@ -492,29 +500,30 @@ fn inbound_refusal_has_its_reason() {
     let tunnels = only(&far);
     let again = || {
         let mut packet = PacketBuf::from_slice(good.bytes());
-        tunnels.receive(&mut packet, 0, &Ports::new()).map(|_| ())
+        tunnels.receive(&mut packet, 0, &DecapPorts::new()).map(|_| ())
     };
     assert_eq!((again(), again()), (Ok(()), Err(D::InGreSequence)));
-    let unsummed = Config { output: Gre { checksum: Field::Without, ..gre.output }, ..gre };
+    let unsummed =
+        TunnelConfig { output: GreOptions { checksum: GreField::Without, ..gre.output }, ..gre };
     let (bare, _) = sent(&tunnel(&unsummed), &inner(Version::V4)).unwrap();
-    assert_eq!(received(&far, &Ports::new(), bare), Err(D::InGreChecksum));
+    assert_eq!(received(&far, &DecapPorts::new(), bare), Err(D::InGreChecksum));
 
-    let any = config(Kind::Ip6tnl);
-    let only_v6 = Config { carries: Carries::V6, ..turned(&any) };
+    let any = config(TunnelKind::Ip6tnl);
+    let only_v6 = TunnelConfig { carries: CarriedVersions::V6, ..turned(&any) };
     let (packet, _) = sent(&tunnel(&any), &inner(Version::V4)).unwrap();
-    assert_eq!(received(&only_v6, &Ports::new(), packet), Err(D::InWrongVersion));
+    assert_eq!(received(&only_v6, &DecapPorts::new(), packet), Err(D::InWrongVersion));
 }
 
 #[test]
 fn zero_checksums_over_ipv6_come_in_only_where_allowed() {
-    let config = in_udp(Kind::Ip6tnl, Framing::Fou, UdpChecksum::Zero);
+    let config = in_udp(TunnelKind::Ip6tnl, UdpFraming::Fou, UdpChecksum::Zero);
     let mut port = *ports_for(&config, Version::V4).iter().next().unwrap();
     for (rule, expected) in [
         (ZeroChecksum6::Allow, Ok(inner(Version::V4))),
         (ZeroChecksum6::Refuse, Err(DropReason::InZeroChecksum)),
     ] {
         port.zero_checksum6 = rule;
-        let mut ports = Ports::new();
+        let mut ports = DecapPorts::new();
         ports.add(port).unwrap();
         let (packet, _) = sent(&tunnel(&config), &inner(Version::V4)).unwrap();
         let packet = PacketBuf::from_slice(packet.bytes());
@@ -524,30 +533,35 @@ fn zero_checksums_over_ipv6_come_in_only_where_allowed() {
 
 #[test]
 fn six_rd_finds_remote_and_detects_spoofing() {
-    let any = Config::any(Version::V4);
+    let any = TunnelConfig::any(Version::V4);
     let six_rd =
         SixRd::new("2001:db8::".parse().unwrap(), 32, "10.0.0.0".parse().unwrap(), 8).unwrap();
-    let left = Config { local: [10, 1, 2, 3].into(), remote: any, six_rd, ..config(Kind::Sit) };
-    let right = Config { local: [10, 4, 5, 6].into(), ..left.clone() };
+    let left = TunnelConfig {
+        local: [10, 1, 2, 3].into(),
+        remote: any,
+        six_rd,
+        ..config(TunnelKind::Sit)
+    };
+    let right = TunnelConfig { local: [10, 4, 5, 6].into(), ..left.clone() };
     let bytes = packets::udp_bytes("[2001:db8:102:300::1]:1", "[2001:db8:405:600::1]:2", b"6rd");
     let (packet, outer) = sent(&tunnel(&left), &bytes).unwrap();
     assert_eq!(outer.destination, IpAddr::from([10, 4, 5, 6]));
     let copy = || PacketBuf::from_slice(packet.bytes());
-    assert_eq!(received(&right, &Ports::new(), copy()), Ok(bytes));
+    assert_eq!(received(&right, &DecapPorts::new(), copy()), Ok(bytes));
     let mut liar = copy();
     liar.bytes_mut()[15] = 4;
-    assert_eq!(received(&right, &Ports::new(), liar), Err(DropReason::InSpoofed));
+    assert_eq!(received(&right, &DecapPorts::new(), liar), Err(DropReason::InSpoofed));
     assert_eq!(refusal(&left, &inner(Version::V6)).reason, DropReason::OutNoRemote);
 }
 
 #[test]
 fn unclaimed_payload_leaves_as_whole_packet() {
-    let mut ports = Ports::new();
+    let mut ports = DecapPorts::new();
     for (port, protocol) in [(5555, 50), (5556, 17)] {
         for family in [2, 10] {
             let family = Some(family);
             let request = PortRequest { family, port, protocol, kind: 1, ..PortRequest::default() };
-            ports.add(Port::of(&request).unwrap()).unwrap();
+            ports.add(DecapPort::of(&request).unwrap()).unwrap();
         }
     }
     for version in [Version::V4, Version::V6] {
@@ -555,7 +569,7 @@ fn unclaimed_payload_leaves_as_whole_packet() {
         let esp = packets::ip(from, to, Protocol::ESP, &[7; 60]);
         let flow = crate::FlowHash::of(&IpPacket::parse(&esp).unwrap(), &esp, HashSeed(3));
         for checksum in [UdpChecksum::Zero, UdpChecksum::Computed] {
-            let encap = in_udp(Kind::Gre, Framing::Fou, checksum).udp.unwrap();
+            let encap = in_udp(TunnelKind::Gre, UdpFraming::Fou, checksum).udp.unwrap();
             let mut packet = PacketBuf::from_slice(&esp);
             crate::direct::wrap(&mut packet, &encap, flow, &egress()).unwrap();
             assert_eq!(packet.len(), esp.len() + 8);
@@ -567,7 +581,7 @@ fn unclaimed_payload_leaves_as_whole_packet() {
         let mut packet =
             PacketBuf::from_slice(&packets::ip(from, to, Protocol::UDP, &[0, 1, 0, 2, 0, 8, 0, 0]));
         let whole = packet.bytes().to_vec();
-        let nested = UdpEncap::new(Framing::Fou, NonZeroU16::new(5556).unwrap());
+        let nested = UdpEncap::new(UdpFraming::Fou, NonZeroU16::new(5556).unwrap());
         for depth in 1..=crate::MAX_UDP_LAYERS + 1 {
             crate::direct::wrap(&mut packet, &nested, flow, &egress()).unwrap();
             let mut copy = PacketBuf::from_slice(packet.bytes());
@@ -584,8 +598,8 @@ fn unclaimed_payload_leaves_as_whole_packet() {
 
 #[test]
 fn headroom_is_enough_for_the_largest_headers() {
-    let mut config = in_udp(Kind::Ip6gre, Framing::Gue, UdpChecksum::Computed);
-    config.output = Gre { key: Some(1), sequence: Field::With, checksum: Field::With };
+    let mut config = in_udp(TunnelKind::Ip6gre, UdpFraming::Gue, UdpChecksum::Computed);
+    config.output = GreOptions { key: Some(1), sequence: GreField::With, checksum: GreField::With };
     assert!(tunnel(&config).overhead() <= HEADROOM / 2);
     assert_eq!(Error::TunnelExists.errno(), 17);
 }

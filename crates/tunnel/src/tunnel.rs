@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use uxfrm_packet::{Version, gre, ipv4, ipv6, udp};
 
 use crate::config::{
-    Carries, Config, Field, Framing, InnerDf, Kind, PathMtuDiscovery, RemoteOffload,
+    CarriedVersions, GreField, InnerDf, PathMtuDiscovery, RemoteOffload, TunnelConfig, TunnelKind,
+    UdpFraming,
 };
 use crate::{Error, SixRd, gue};
 
@@ -17,7 +18,7 @@ pub(crate) const LIMIT_LEN: usize = 8;
 #[derive(Debug)]
 pub struct Tunnel {
     name: Box<str>,
-    config: Config,
+    config: TunnelConfig,
     overhead: usize,
     /// Next sequence number to send.
     outgoing: AtomicU32,
@@ -34,7 +35,7 @@ impl Tunnel {
     /// # Errors
     /// [`Error::EndsFamily`], [`Error::Carries`], [`Error::NotGre`], [`Error::NoEncapLimit`],
     /// [`Error::NotSit`], [`Error::IgnoreDf`], [`Error::RemoteChecksum`].
-    pub fn new(name: &str, config: Config) -> Result<Self, Error> {
+    pub fn new(name: &str, config: TunnelConfig) -> Result<Self, Error> {
         check(&config)?;
         let overhead = overhead(&config);
         Ok(Self {
@@ -54,7 +55,7 @@ impl Tunnel {
 
     /// What it was asked to be.
     #[must_use]
-    pub fn config(&self) -> &Config {
+    pub fn config(&self) -> &TunnelConfig {
         &self.config
     }
 
@@ -83,7 +84,7 @@ impl Tunnel {
     }
 
     /// Continues with a predecessor's sequence numbers, before it carries anything.
-    pub fn go_on_from(&self, (next, expected): (u32, Option<u32>)) {
+    pub fn resume_sequence(&self, (next, expected): (u32, Option<u32>)) {
         self.outgoing.store(next, Ordering::Relaxed);
         self.incoming.store(expected.map_or(NO_SEQUENCE, u64::from), Ordering::Relaxed);
     }
@@ -107,7 +108,7 @@ impl Tunnel {
 /// `IPV4_MIN_MTU`.
 pub(crate) const IPV4_LEAST: usize = 68;
 
-fn check(config: &Config) -> Result<(), Error> {
+fn check(config: &TunnelConfig) -> Result<(), Error> {
     let is_version = |address: IpAddr| match config.kind.outer() {
         Version::V4 => address.is_ipv4(),
         Version::V6 => address.is_ipv6(),
@@ -118,24 +119,24 @@ fn check(config: &Config) -> Result<(), Error> {
             Version::V6 => "IPv6",
         }));
     }
-    if config.kind == Kind::Ipip && config.carries != Carries::V4 {
+    if config.kind == TunnelKind::Ipip && config.carries != CarriedVersions::V4 {
         return Err(Error::Carries);
     }
-    let none = crate::config::Gre::default();
+    let none = crate::config::GreOptions::default();
     if !config.kind.is_gre() && (config.input != none || config.output != none) {
         return Err(Error::NotGre);
     }
     if config.encap_limit.is_some() && config.kind.outer() == Version::V4 {
         return Err(Error::NoEncapLimit);
     }
-    if config.six_rd != SixRd::SIX_TO_FOUR && config.kind != Kind::Sit {
+    if config.six_rd != SixRd::SIX_TO_FOUR && config.kind != TunnelKind::Sit {
         return Err(Error::NotSit);
     }
     if config.inner_df == InnerDf::Ignore && config.path_mtu == PathMtuDiscovery::On {
         return Err(Error::IgnoreDf);
     }
     match config.udp {
-        Some(udp) if udp.framing == Framing::Fou && udp.remote_checksum == RemoteOffload::On => {
+        Some(udp) if udp.framing == UdpFraming::Fou && udp.remote_checksum == RemoteOffload::On => {
             Err(Error::RemoteChecksum)
         }
         Some(_) | None => Ok(()),
@@ -143,7 +144,7 @@ fn check(config: &Config) -> Result<(), Error> {
 }
 
 /// As the kernel computes it (`ip_tunnel.hlen`, `gue_encap_hlen`).
-fn overhead(config: &Config) -> usize {
+fn overhead(config: &TunnelConfig) -> usize {
     let outer = match config.kind.outer() {
         Version::V4 => ipv4::HEADER_LEN,
         Version::V6 => ipv6::HEADER_LEN + config.encap_limit.map_or(0, |_| LIMIT_LEN),
@@ -151,20 +152,20 @@ fn overhead(config: &Config) -> usize {
     let encap = config.udp.map_or(0, |encap| {
         udp::HEADER_LEN
             + match (encap.framing, encap.remote_checksum) {
-                (Framing::Fou, _) => 0,
-                (Framing::Gue, RemoteOffload::Off) => gue::HEADER_LEN,
-                (Framing::Gue, RemoteOffload::On) => gue::REMOTE_CHECKSUM_LEN,
+                (UdpFraming::Fou, _) => 0,
+                (UdpFraming::Gue, RemoteOffload::Off) => gue::HEADER_LEN,
+                (UdpFraming::Gue, RemoteOffload::On) => gue::REMOTE_CHECKSUM_LEN,
             }
     });
     outer + encap + if config.kind.is_gre() { gre_len(config) } else { 0 }
 }
 
 /// Length of the outgoing GRE header.
-pub(crate) fn gre_len(config: &Config) -> usize {
+pub(crate) fn gre_len(config: &TunnelConfig) -> usize {
     let fields = [
         config.output.key.is_some(),
-        config.output.sequence == Field::With,
-        config.output.checksum == Field::With,
+        config.output.sequence == GreField::With,
+        config.output.checksum == GreField::With,
     ];
     gre::HEADER_LEN + 4 * fields.into_iter().filter(|there| *there).count()
 }
@@ -176,32 +177,37 @@ mod tests {
     use super::*;
     use crate::config::UdpEncap;
 
-    fn ends(kind: Kind) -> Config {
+    fn ends(kind: TunnelKind) -> TunnelConfig {
         match kind.outer() {
             Version::V4 => {
-                Config::new(kind, "192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap())
+                TunnelConfig::new(kind, "192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap())
             }
-            Version::V6 => {
-                Config::new(kind, "2001:db8::1".parse().unwrap(), "2001:db8::2".parse().unwrap())
-            }
+            Version::V6 => TunnelConfig::new(
+                kind,
+                "2001:db8::1".parse().unwrap(),
+                "2001:db8::2".parse().unwrap(),
+            ),
         }
     }
 
-    fn in_udp(kind: Kind, framing: Framing) -> Config {
-        Config { udp: Some(UdpEncap::new(framing, NonZeroU16::new(5555).unwrap())), ..ends(kind) }
+    fn in_udp(kind: TunnelKind, framing: UdpFraming) -> TunnelConfig {
+        TunnelConfig {
+            udp: Some(UdpEncap::new(framing, NonZeroU16::new(5555).unwrap())),
+            ..ends(kind)
+        }
     }
 
     #[test]
     fn mtus_are_the_kernels() {
         // MTUs of Linux 6.1 over Ethernet.
         for (config, mtu) in [
-            (ends(Kind::Ipip), 1480),
-            (ends(Kind::Sit), 1480),
-            (ends(Kind::Gre), 1476),
-            (ends(Kind::Ip6tnl), 1452),
-            (ends(Kind::Ip6gre), 1448),
-            (in_udp(Kind::Ipip, Framing::Fou), 1472),
-            (in_udp(Kind::Gre, Framing::Gue), 1464),
+            (ends(TunnelKind::Ipip), 1480),
+            (ends(TunnelKind::Sit), 1480),
+            (ends(TunnelKind::Gre), 1476),
+            (ends(TunnelKind::Ip6tnl), 1452),
+            (ends(TunnelKind::Ip6gre), 1448),
+            (in_udp(TunnelKind::Ipip, UdpFraming::Fou), 1472),
+            (in_udp(TunnelKind::Gre, UdpFraming::Gue), 1464),
         ] {
             let name = config.kind.name();
             assert_eq!(Tunnel::new("t", config).unwrap().device_mtu(1500), mtu, "{name}");
@@ -210,20 +216,23 @@ mod tests {
 
     #[test]
     fn invalid_configuration_is_refused() {
-        let key = crate::config::Gre { key: Some(1), ..Default::default() };
-        let mut remote = in_udp(Kind::Ipip, Framing::Fou);
+        let key = crate::config::GreOptions { key: Some(1), ..Default::default() };
+        let mut remote = in_udp(TunnelKind::Ipip, UdpFraming::Fou);
         remote.udp = remote.udp.map(|udp| UdpEncap { remote_checksum: RemoteOffload::On, ..udp });
-        let ends_of = |kind, of| Config { local: ends(of).local, ..ends(kind) };
+        let ends_of = |kind, of| TunnelConfig { local: ends(of).local, ..ends(kind) };
         let six_rd = SixRd::new("2001:db8::".parse().unwrap(), 32, "0.0.0.0".parse().unwrap(), 0);
         for (config, error) in [
-            (Config { carries: Carries::Both, ..ends(Kind::Ipip) }, Error::Carries),
-            (Config { input: key, ..ends(Kind::Ipip) }, Error::NotGre),
-            (Config { output: key, ..ends(Kind::Ip6tnl) }, Error::NotGre),
-            (ends_of(Kind::Sit, Kind::Ip6tnl), Error::EndsFamily("IPv4")),
-            (ends_of(Kind::Ip6gre, Kind::Gre), Error::EndsFamily("IPv6")),
-            (Config { encap_limit: Some(4), ..ends(Kind::Gre) }, Error::NoEncapLimit),
-            (Config { six_rd: six_rd.unwrap(), ..ends(Kind::Ipip) }, Error::NotSit),
-            (Config { inner_df: InnerDf::Ignore, ..ends(Kind::Ipip) }, Error::IgnoreDf),
+            (
+                TunnelConfig { carries: CarriedVersions::Both, ..ends(TunnelKind::Ipip) },
+                Error::Carries,
+            ),
+            (TunnelConfig { input: key, ..ends(TunnelKind::Ipip) }, Error::NotGre),
+            (TunnelConfig { output: key, ..ends(TunnelKind::Ip6tnl) }, Error::NotGre),
+            (ends_of(TunnelKind::Sit, TunnelKind::Ip6tnl), Error::EndsFamily("IPv4")),
+            (ends_of(TunnelKind::Ip6gre, TunnelKind::Gre), Error::EndsFamily("IPv6")),
+            (TunnelConfig { encap_limit: Some(4), ..ends(TunnelKind::Gre) }, Error::NoEncapLimit),
+            (TunnelConfig { six_rd: six_rd.unwrap(), ..ends(TunnelKind::Ipip) }, Error::NotSit),
+            (TunnelConfig { inner_df: InnerDf::Ignore, ..ends(TunnelKind::Ipip) }, Error::IgnoreDf),
             (remote, Error::RemoteChecksum),
         ] {
             assert_eq!(Tunnel::new("t", config).unwrap_err(), error);
@@ -232,7 +241,7 @@ mod tests {
 
     #[test]
     fn numbers_go_up_and_around() {
-        let tunnel = Tunnel::new("t", ends(Kind::Gre)).unwrap();
+        let tunnel = Tunnel::new("t", ends(TunnelKind::Gre)).unwrap();
         let taken: Vec<bool> = [5, 5, 4, 7, 6, 8, 0x8000_0008, 0x8000_0009]
             .into_iter()
             .map(|number| tunnel.accepts_sequence(number))
@@ -241,7 +250,7 @@ mod tests {
         assert!(tunnel.accepts_sequence(u32::MAX) && tunnel.accepts_sequence(0));
         assert_eq!((tunnel.next_sequence(), tunnel.next_sequence()), (0, 1));
         let other = Tunnel::new("g", tunnel.config().clone()).unwrap();
-        other.go_on_from(tunnel.numbers());
+        other.resume_sequence(tunnel.numbers());
         assert_eq!(
             (other.next_sequence(), other.accepts_sequence(0), other.accepts_sequence(1)),
             (2, false, true)

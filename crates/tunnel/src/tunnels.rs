@@ -7,13 +7,13 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use uxfrm_packet::{Protocol, Version};
 
-use crate::config::{Config, Kind};
+use crate::config::{TunnelConfig, TunnelKind};
 use crate::{Error, Tunnel};
 
 /// Identity of a tunnel: a kind between two addresses has one tunnel per key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Identity {
-    kind: Kind,
+    kind: TunnelKind,
     local: IpAddr,
     remote: IpAddr,
     key: Option<u32>,
@@ -21,7 +21,7 @@ struct Identity {
 
 impl Identity {
     fn of(tunnel: &Tunnel) -> Self {
-        let Config { kind, local, remote, input, .. } = *tunnel.config();
+        let TunnelConfig { kind, local, remote, input, .. } = *tunnel.config();
         Self { kind, local, remote, key: input.key }
     }
 }
@@ -100,12 +100,12 @@ impl Tunnels {
     /// else by remote address, else by local address, else its kind's wildcard.
     pub(crate) fn of(
         &self,
-        kind: Kind,
+        kind: TunnelKind,
         source: IpAddr,
         destination: IpAddr,
         key: Option<u32>,
     ) -> Option<&Arc<Tunnel>> {
-        let any = Config::any(kind.outer());
+        let any = TunnelConfig::any(kind.outer());
         let ends = [(destination, source), (any, source), (destination, any), (any, any)];
         ends.into_iter()
             .find_map(|(local, remote)| self.index.get(&Identity { kind, local, remote, key }))
@@ -117,13 +117,13 @@ impl Tunnels {
 }
 
 /// Kinds that take a protocol over an IP version, in lookup order.
-pub(crate) fn kinds(protocol: Protocol, outer: Version) -> &'static [Kind] {
+pub(crate) fn kinds(protocol: Protocol, outer: Version) -> &'static [TunnelKind] {
     match (protocol, outer) {
-        (Protocol::IPIP, Version::V4) => &[Kind::Ipip, Kind::Sit],
-        (Protocol::IPV6, Version::V4) => &[Kind::Sit],
-        (Protocol::GRE, Version::V4) => &[Kind::Gre],
-        (Protocol::IPIP | Protocol::IPV6, Version::V6) => &[Kind::Ip6tnl],
-        (Protocol::GRE, Version::V6) => &[Kind::Ip6gre],
+        (Protocol::IPIP, Version::V4) => &[TunnelKind::Ipip, TunnelKind::Sit],
+        (Protocol::IPV6, Version::V4) => &[TunnelKind::Sit],
+        (Protocol::GRE, Version::V4) => &[TunnelKind::Gre],
+        (Protocol::IPIP | Protocol::IPV6, Version::V6) => &[TunnelKind::Ip6tnl],
+        (Protocol::GRE, Version::V6) => &[TunnelKind::Ip6gre],
         (Protocol(_), _) => &[],
     }
 }
@@ -131,12 +131,12 @@ pub(crate) fn kinds(protocol: Protocol, outer: Version) -> &'static [Kind] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Gre;
+    use crate::config::GreOptions;
 
     fn tunnel(name: &str, local: &str, remote: &str, key: Option<u32>) -> Tunnel {
         let (local, remote) = (local.parse().unwrap(), remote.parse().unwrap());
-        let mut config = Config::new(Kind::Gre, local, remote);
-        config.input = Gre { key, ..Gre::default() };
+        let mut config = TunnelConfig::new(TunnelKind::Gre, local, remote);
+        config.input = GreOptions { key, ..GreOptions::default() };
         Tunnel::new(name, config).unwrap()
     }
 
@@ -161,10 +161,14 @@ mod tests {
             ("10.0.0.9", "10.0.0.8", None, Some("all")),
         ] {
             let (source, destination) = (source.parse().unwrap(), destination.parse().unwrap());
-            let found = tunnels.of(Kind::Gre, source, destination, key);
+            let found = tunnels.of(TunnelKind::Gre, source, destination, key);
             assert_eq!(found.map(|tunnel| tunnel.name()), name);
         }
-        assert!(tunnels.of(Kind::Ipip, [10, 0, 0, 2].into(), [10, 0, 0, 1].into(), None).is_none());
+        assert!(
+            tunnels
+                .of(TunnelKind::Ipip, [10, 0, 0, 2].into(), [10, 0, 0, 1].into(), None)
+                .is_none()
+        );
     }
 
     #[test]
@@ -182,7 +186,7 @@ mod tests {
         let missing = tunnel("c", "10.0.0.1", "10.0.0.2", None);
         assert_eq!(refused(tunnels.change(missing)), Error::NoTunnel);
         tunnels.change(tunnel("a", "10.0.0.1", "10.0.0.3", None)).unwrap();
-        let old = tunnels.of(Kind::Gre, [10, 0, 0, 2].into(), [10, 0, 0, 1].into(), None);
+        let old = tunnels.of(TunnelKind::Gre, [10, 0, 0, 2].into(), [10, 0, 0, 1].into(), None);
         assert!(old.is_none());
         assert_eq!(tunnels.delete("a").unwrap().name(), "a");
         assert_eq!(tunnels.delete("a").unwrap_err(), Error::NoTunnel);

@@ -16,7 +16,9 @@ use zerocopy::IntoBytes;
 
 use crate::DropReason;
 use crate::gue::{Gue, RemoteChecksum};
-use crate::ports::{Datagram, Encapsulation, Port, Ports, RemoteChecksumMode, ZeroChecksum6};
+use crate::ports::{
+    Datagram, DecapPort, DecapPorts, Encapsulation, RemoteChecksumMode, ZeroChecksum6,
+};
 
 /// Most nested UDP encapsulations.
 pub const MAX_UDP_LAYERS: usize = 4;
@@ -105,7 +107,7 @@ pub(crate) fn minus(sum: Sum, part: Sum) -> Sum {
 pub fn decapsulate_udp(
     bytes: &mut [u8],
     arrival: Arrival,
-    ports: &Ports,
+    ports: &DecapPorts,
 ) -> Result<UdpDecapsulated, DropReason> {
     // 1
     let mut decapped = match arrival.udp {
@@ -175,8 +177,8 @@ impl UdpDecapsulated {
         &self,
         bytes: &[u8],
         device: u32,
-        ports: &'p Ports,
-    ) -> Result<Option<(&'p Port, Range<usize>)>, DropReason> {
+        ports: &'p DecapPorts,
+    ) -> Result<Option<(&'p DecapPort, Range<usize>)>, DropReason> {
         let Udp { header, payload, .. } =
             Udp::parse(&bytes[self.span.clone()]).map_err(|_| DropReason::InMalformed)?;
         let datagram = Datagram {
@@ -194,7 +196,7 @@ impl UdpDecapsulated {
         &mut self,
         datagram: &[u8],
         checksum: Checksum,
-        port: &Port,
+        port: &DecapPort,
     ) -> Result<(), DropReason> {
         let is_first = self.header.is_some_and(|(header_len, _)| self.span.start == header_len);
         let trusted = is_first && checksum != Checksum::AsIs;
@@ -306,7 +308,7 @@ fn of_socket(
     path: UdpPath,
     bytes: &mut [u8],
     device: u32,
-    ports: &Ports,
+    ports: &DecapPorts,
 ) -> Result<UdpDecapsulated, DropReason> {
     let datagram = Datagram { from: path.remote, to: path.local, device };
     let port = ports.of(&datagram).ok_or(DropReason::InNoPort)?;

@@ -12,13 +12,13 @@ use std::collections::BTreeMap;
 use gateway::{End, Gateway};
 use uxfrm_packet::{HEADROOM, PacketBuf, ipv4};
 use uxfrm_testkit::{Rng, packets};
-use uxfrm_tunnel::config::Framing;
-use uxfrm_tunnel::{Config, DropReason, Kind};
+use uxfrm_tunnel::config::UdpFraming;
+use uxfrm_tunnel::{DropReason, TunnelConfig, TunnelKind};
 
 const MALFORMED: u64 = 10_000_000;
 
 /// Valid packets of every selected tunnel.
-fn good(wanted: impl Fn(&Config) -> bool) -> Vec<Vec<u8>> {
+fn good(wanted: impl Fn(&TunnelConfig) -> bool) -> Vec<Vec<u8>> {
     let left = Gateway::new(End::Left);
     let inner = [
         packets::udp("10.0.0.1:7", "10.0.0.2:9", &[1; 40]),
@@ -97,7 +97,7 @@ fn counted(good: &[Vec<u8>], seed: u64) -> (BTreeMap<DropReason, u64>, u64) {
     (counts, taken)
 }
 
-fn ten_million(reasons: usize, seed: u64, wanted: impl Fn(&Config) -> bool) {
+fn ten_million(reasons: usize, seed: u64, wanted: impl Fn(&TunnelConfig) -> bool) {
     let good = good(wanted);
     assert!(!good.is_empty());
     let (counts, taken) = counted(&good, seed);
@@ -109,35 +109,35 @@ fn ten_million(reasons: usize, seed: u64, wanted: impl Fn(&Config) -> bool) {
 
 #[test]
 fn ipip() {
-    ten_million(12, 1, |config| config.kind == Kind::Ipip && config.udp.is_none());
+    ten_million(12, 1, |config| config.kind == TunnelKind::Ipip && config.udp.is_none());
 }
 
 #[test]
 fn sit() {
-    ten_million(12, 2, |config| config.kind == Kind::Sit && config.udp.is_none());
+    ten_million(12, 2, |config| config.kind == TunnelKind::Sit && config.udp.is_none());
 }
 
 #[test]
 fn gre() {
-    ten_million(12, 3, |config| config.kind == Kind::Gre && config.udp.is_none());
+    ten_million(12, 3, |config| config.kind == TunnelKind::Gre && config.udp.is_none());
 }
 
 #[test]
 fn ip6tnl() {
-    ten_million(12, 4, |config| config.kind == Kind::Ip6tnl && config.udp.is_none());
+    ten_million(12, 4, |config| config.kind == TunnelKind::Ip6tnl && config.udp.is_none());
 }
 
 #[test]
 fn ip6gre() {
-    ten_million(12, 5, |config| config.kind == Kind::Ip6gre && config.udp.is_none());
+    ten_million(12, 5, |config| config.kind == TunnelKind::Ip6gre && config.udp.is_none());
 }
 
 #[test]
 fn fou() {
-    ten_million(12, 6, |config| config.udp.is_some_and(|udp| udp.framing == Framing::Fou));
+    ten_million(12, 6, |config| config.udp.is_some_and(|udp| udp.framing == UdpFraming::Fou));
 }
 
 #[test]
 fn gue() {
-    ten_million(16, 7, |config| config.udp.is_some_and(|udp| udp.framing == Framing::Gue));
+    ten_million(16, 7, |config| config.udp.is_some_and(|udp| udp.framing == UdpFraming::Gue));
 }

@@ -9,16 +9,17 @@ use std::num::NonZeroU16;
 
 use uxfrm_packet::{PacketBuf, Version};
 use uxfrm_tunnel::config::{
-    Carries, Field, FlowLabel, Framing, Gre, Octet, SourcePort, UdpChecksum, UdpEncap,
+    CarriedVersions, FlowLabel, GreField, GreOptions, HeaderByte, SourcePort, UdpChecksum,
+    UdpEncap, UdpFraming,
 };
 use uxfrm_tunnel::{
-    ALL_PORTS, Config, Decapsulation, Egress, HashSeed, Kind, Port, PortRequest, Ports, Tunnel,
-    Tunnels,
+    ALL_PORTS, DecapPort, DecapPorts, Decapsulation, Egress, HashSeed, PortRequest, Tunnel,
+    TunnelConfig, TunnelKind, Tunnels,
 };
 
 /// A line of `scapy.txt`.
 struct Vector {
-    config: Config,
+    config: TunnelConfig,
     inner: Vec<u8>,
     outer: Vec<u8>,
 }
@@ -29,52 +30,52 @@ impl Vector {
         let &[kind, encap, options, inner, outer] = &words[..] else {
             panic!("five words: {line}")
         };
-        let kind = Kind::ALL.into_iter().find(|known| known.name() == kind).unwrap();
+        let kind = TunnelKind::ALL.into_iter().find(|known| known.name() == kind).unwrap();
         Self { config: config(kind, encap, options), inner: bytes(inner), outer: bytes(outer) }
     }
 
-    fn ports(&self) -> Ports {
-        let mut ports = Ports::new();
+    fn ports(&self) -> DecapPorts {
+        let mut ports = DecapPorts::new();
         if let Some(encap) = self.config.udp {
             let carried = if self.inner[0] >> 4 == 4 { Version::V4 } else { Version::V6 };
             let request = PortRequest {
                 family: Some(if self.config.kind.outer() == Version::V4 { 2 } else { 10 }),
                 port: encap.destination_port.get(),
-                kind: if encap.framing == Framing::Fou { 1 } else { 2 },
+                kind: if encap.framing == UdpFraming::Fou { 1 } else { 2 },
                 protocol: self.config.kind.protocol(carried).0,
                 ..PortRequest::default()
             };
-            ports.add(Port::of(&request).unwrap()).unwrap();
+            ports.add(DecapPort::of(&request).unwrap()).unwrap();
         }
         ports
     }
 }
 
-fn config(kind: Kind, encap: &str, options: &str) -> Config {
+fn config(kind: TunnelKind, encap: &str, options: &str) -> TunnelConfig {
     let ends = match kind.outer() {
         Version::V4 => ["192.0.2.1", "192.0.2.2"],
         Version::V6 => ["2001:db8::1", "2001:db8::2"],
     };
     let [local, remote] = ends.map(|end| end.parse().unwrap());
     let has = |option| options.split(',').any(|word| word == option);
-    let field = |option| if has(option) { Field::With } else { Field::Without };
-    let mut config = Config::new(kind, local, remote);
-    config.ttl = Octet::Fixed(225);
-    config.tos = Octet::Fixed(0x10);
+    let field = |option| if has(option) { GreField::With } else { GreField::Without };
+    let mut config = TunnelConfig::new(kind, local, remote);
+    config.ttl = HeaderByte::Fixed(225);
+    config.tos = HeaderByte::Fixed(0x10);
     config.flow_label = FlowLabel::Fixed(0x12345);
     config.encap_limit = has("limit").then_some(4);
-    config.output = Gre {
+    config.output = GreOptions {
         key: has("key").then_some(0xc0_ffee),
         sequence: field("seq"),
         checksum: field("csum"),
     };
-    if kind == Kind::Sit {
-        config.carries = Carries::Both;
+    if kind == TunnelKind::Sit {
+        config.carries = CarriedVersions::Both;
     }
     config.udp = match encap.split_once('-').unwrap_or((encap, "")) {
         ("none", _) => None,
         (framing, checksum) => {
-            let framing = if framing == "fou" { Framing::Fou } else { Framing::Gue };
+            let framing = if framing == "fou" { UdpFraming::Fou } else { UdpFraming::Gue };
             let checksum =
                 if checksum == "csum" { UdpChecksum::Computed } else { UdpChecksum::Zero };
             Some(UdpEncap {
@@ -117,7 +118,7 @@ fn in_as_scapy_builds_them() {
     for (line, vector) in vectors() {
         let config = &vector.config;
         let (local, remote) = (config.remote, config.local);
-        let far = Config { local, remote, input: config.output, ..config.clone() };
+        let far = TunnelConfig { local, remote, input: config.output, ..config.clone() };
         let mut tunnels = Tunnels::new();
         tunnels.add(Tunnel::new("t", far).unwrap()).unwrap();
         let mut packet = PacketBuf::from_slice(&vector.outer);

@@ -96,7 +96,7 @@
 //!   [`Database::publish`] shows the state to workers. Repeat before the ceiling is reached, else
 //!   packets drop as [`DropReason::OutSequenceReserve`]. After a restart, [`Sequence::skip_to`] the
 //!   stored ceiling first.
-//! - **Received numbers.** Implement [`ReplayStore`] and pass it in a [`Keeper`] to
+//! - **Received numbers.** Implement [`ReplayStore`] and pass it in a [`ReplayKeeper`] to
 //!   [`Database::attend_with`]: a state accepts nothing above an edge. Write the first one down
 //!   before you publish ([`Sa::reserved_to_receive`]), and each later one before you pass it to
 //!   [`ReplayWindow::reserve`]. After a restart, [`Sa::restart_at`] the stored edge. With a store,
@@ -139,13 +139,13 @@ pub use uxfrm_xfrm as xfrm;
 pub use uxfrm_crypto::{Backend, KeyMaterial, Transform};
 #[doc(no_inline)]
 pub use uxfrm_engine::{
-    Acquires, Action, Budget, Change, Database, Defaults, Direction, DropCounts, DropReason, Drops,
-    Error, Event, Family, Host, HostAddresses, HostPort, IvPrefix, Keepalive, Keeper, KeyManagers,
-    Level, Limits, Mark, Mode, Moment, Output, Policy, PolicyEntry, PolicyIndex, PolicyKey,
-    PolicyName, PortMask, Prefix, PrefixError, Priority, Published, ReplayConfig, ReplayStore,
-    ReplayWindow, Reqid, Sa, SaConfig, SaFlags, SaId, SaProtocol, SaTransform, Selector, Sequence,
-    Settings, Spi, Template, Traffic, UdpEncap, UdpEncapKind, UdpSuper, Wanted, WireHeaders,
-    Worker,
+    AcquireView, Action, Database, DefaultActions, Direction, DropCounts, DropReason, Drops, Error,
+    Event, Family, HostAddresses, HostPort, HostView, IvPrefix, Keepalive, KeyManagers,
+    LifetimeLimits, Mark, Mode, Moment, Output, Policy, PolicyEntry, PolicyIndex, PolicyKey,
+    PolicyName, PortMask, Prefix, PrefixError, Priority, Published, ReplayConfig, ReplayKeeper,
+    ReplayStore, ReplayWindow, Reqid, Sa, SaConfig, SaFlags, SaId, SaProtocol, SaRequest,
+    SaTransform, Selector, Sequence, Settings, SoftHardLimit, Spi, Template, TemplateLevel,
+    TrafficCounters, Transaction, UdpEncap, UdpEncapKind, UdpSuper, WireHeaders, Worker,
 };
 #[doc(no_inline)]
 pub use uxfrm_packet::{BATCH, Batch, PacketBuf, Pool, Segments, SizeClass, UdpPath};

@@ -9,9 +9,9 @@ use std::sync::{Arc, atomic::AtomicU64};
 
 use uxfrm::packet::ipv4::fill_checksum;
 use uxfrm::{
-    Backend, Batch, Database, Direction, DropReason, Family, Keeper, KeyMaterial, Moment, Output,
-    PacketBuf, Policy, Pool, Prefix, ReplayStore, Sa, SaConfig, SaTransform, Settings, Spi,
-    Template, Worker,
+    Backend, Batch, Database, Direction, DropReason, Family, KeyMaterial, Moment, Output,
+    PacketBuf, Policy, Pool, Prefix, ReplayKeeper, ReplayStore, Sa, SaConfig, SaTransform,
+    Settings, Spi, Template, Worker,
 };
 
 const NOW: Moment = Moment::from_secs(1);
@@ -38,18 +38,18 @@ struct Process {
     out: Output,
 }
 
-fn start(direction: Direction, keeper: Option<Keeper>) -> Process {
+fn start(direction: Direction, keeper: Option<ReplayKeeper>) -> Process {
     let (left, right): (IpAddr, IpAddr) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
     let mut database = Database::new(Backend::Auto, 1);
     match keeper {
-        Some(keeper) => database.attend_with(keeper),
-        None => database.attend(),
+        Some(keeper) => database.track_changes_with(keeper),
+        None => database.track_changes(),
     }
     let keys = SaTransform::aes_gcm(KeyMaterial::new(&[7; 20])).unwrap();
     let config = SaConfig::esp_tunnel(left, right, Spi(0x1001), keys);
     let any = Prefix::any(Family::V4);
     let policy = Policy::protect(direction, any, any, Template::esp_tunnel(left, right));
-    let add = |change: &mut uxfrm::Change<'_>| {
+    let add = |change: &mut uxfrm::Transaction<'_>| {
         change.add_policy(policy)?;
         change.add_sa(config)
     };
@@ -113,7 +113,7 @@ fn restarted_receiver_refuses_numbers_up_to_the_stored_edge() {
     let mut sender = start(Direction::Out, None);
     sender.state.sequence().reserve(u64::MAX);
     sender.database.publish();
-    let keeper = || Some(Keeper::new(Arc::new(NoMemory)));
+    let keeper = || Some(ReplayKeeper::new(Arc::new(NoMemory)));
 
     let mut before = start(Direction::Forward, keeper());
     let edge = before.state.reserved_to_receive();

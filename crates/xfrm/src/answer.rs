@@ -1,29 +1,29 @@
 //! Decodes the server's messages for printing. Only messages too short for their type are refused.
 
 use uxfrm_netlink::{
-    AttributeType, Message, MessageType,
+    AttributeType, MessageType, NetlinkMessage,
     client::{
-        Found, RawAcquire, RawAevent, RawDefaults, RawExpire, RawMapping, RawPolicy,
-        RawPolicyExpire, RawPolicyId, RawPolicyType, RawReport, RawSa, RawSaId,
+        RawAcquire, RawAevent, RawDefaults, RawExpire, RawMapping, RawPolicy, RawPolicyExpire,
+        RawPolicyId, RawPolicyType, RawReport, RawSa, RawSaId, ReplyAttributes,
     },
 };
 use zerocopy::{FromBytes, Immutable};
 
 /// One message.
 #[derive(Debug)]
-pub enum Answer<'a> {
+pub enum ExpectedAnswer<'a> {
     /// A state, or an event about one.
     State(State<'a>),
     /// A policy, or an event about one.
     Policy(Policy<'a>),
     /// A packet needs a state.
-    Acquire(Box<RawAcquire>, Found<'a>),
+    Acquire(Box<RawAcquire>, ReplyAttributes<'a>),
     /// All states of a protocol went.
     StatesFlushed(u8),
     /// All policies of a type went.
-    PoliciesFlushed(Found<'a>),
+    PoliciesFlushed(ReplyAttributes<'a>),
     /// Mobile IPv6.
-    Report(RawReport, Found<'a>),
+    Report(RawReport, ReplyAttributes<'a>),
     /// The counters of a state.
     Aevent(RawAevent),
     /// A peer's address changed.
@@ -31,9 +31,9 @@ pub enum Answer<'a> {
     /// What happens without a policy.
     Defaults(RawDefaults),
     /// How many states.
-    SadInfo(Found<'a>),
+    SadInfo(ReplyAttributes<'a>),
     /// How many policies.
-    SpdInfo(Found<'a>),
+    SpdInfo(ReplyAttributes<'a>),
     /// Of a type that is never sent to us: its number.
     Unknown(u16),
     /// Too short to be what it says.
@@ -64,7 +64,7 @@ pub struct State<'a> {
     /// Its fixed part.
     pub info: Box<RawSa>,
     /// Its attributes.
-    pub found: Found<'a>,
+    pub found: ReplyAttributes<'a>,
 }
 
 /// A policy.
@@ -75,7 +75,7 @@ pub struct Policy<'a> {
     /// Its fixed part.
     pub info: Box<RawPolicy>,
     /// Its attributes.
-    pub found: Found<'a>,
+    pub found: ReplyAttributes<'a>,
 }
 
 impl Policy<'_> {
@@ -86,10 +86,10 @@ impl Policy<'_> {
     }
 }
 
-impl<'a> Answer<'a> {
+impl<'a> ExpectedAnswer<'a> {
     /// What `message` is, which is no end of a dump and no acknowledgement.
     #[must_use]
-    pub fn of(message: &Message<'a>) -> Self {
+    pub fn of(message: &NetlinkMessage<'a>) -> Self {
         let Some(kind) = MessageType::from_number(message.header.kind) else {
             return Self::Unknown(message.header.kind);
         };
@@ -134,7 +134,7 @@ impl<'a> Answer<'a> {
                 Self::Acquire(Box::new(acquire), found)
             }
             MessageType::FlushSa => Self::StatesFlushed(*body.first()?),
-            MessageType::FlushPolicy => Self::PoliciesFlushed(Found::of(body)),
+            MessageType::FlushPolicy => Self::PoliciesFlushed(ReplyAttributes::of(body)),
             MessageType::Report => {
                 let (report, found) = split(body)?;
                 Self::Report(report, found)
@@ -158,8 +158,8 @@ impl<'a> Answer<'a> {
 }
 
 /// The structure that a body begins with, and the attributes behind it.
-fn split<T: FromBytes + Immutable>(body: &[u8]) -> Option<(T, Found<'_>)> {
+fn split<T: FromBytes + Immutable>(body: &[u8]) -> Option<(T, ReplyAttributes<'_>)> {
     let (structure, _) = T::read_from_prefix(body).ok()?;
     let attributes = body.get(size_of::<T>().next_multiple_of(4)..).unwrap_or_default();
-    Some((structure, Found::of(attributes)))
+    Some((structure, ReplyAttributes::of(attributes)))
 }

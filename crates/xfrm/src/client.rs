@@ -12,13 +12,13 @@ use nix::{
     sys::socket::{MsgFlags, recv, send},
 };
 use uxfrm_netlink::{
-    Flags, Message, Messages, Refusal,
-    client::{Reply, Request},
+    NetlinkError, NetlinkFlags, NetlinkMessage, NetlinkMessages,
+    client::{NetlinkRequest, ReplyStatus},
 };
 use zeroize::Zeroizing;
 
 pub use self::pipeline::{OnRefusal, Pipeline};
-use crate::request::Answer;
+use crate::request::ExpectedAnswer;
 
 /// Bytes of the largest datagram that is taken: above what a server sends.
 const LARGEST: usize = 256 * 1024;
@@ -31,7 +31,7 @@ const DUMP_INTERRUPTED: u16 = 0x10;
 pub enum Error {
     /// The server says no.
     #[error("{}", words(.0))]
-    Refused(Refusal),
+    Refused(NetlinkError),
     /// Events were lost: they came faster than they were read.
     #[error("netlink receive error No buffer space available (105)")]
     Overrun,
@@ -81,9 +81,9 @@ impl Connection {
     /// [`Error::Refused`], or when the connection ends.
     pub fn talk(
         &mut self,
-        mut request: Request,
-        answer: Answer,
-        mut each: impl FnMut(&Message<'_>),
+        mut request: NetlinkRequest,
+        answer: ExpectedAnswer,
+        mut each: impl FnMut(&NetlinkMessage<'_>),
     ) -> Result<AnswerStatus, Error> {
         let seq = self.next_number();
         request.number(seq);
@@ -91,18 +91,19 @@ impl Connection {
         let mut status = AnswerStatus::default();
         loop {
             let len = self.receive()?;
-            for message in Messages::of(&self.buffer[..len]).filter(|m| m.header.seq == seq) {
+            for message in NetlinkMessages::of(&self.buffer[..len]).filter(|m| m.header.seq == seq)
+            {
                 status.inconsistent |= message.header.flags & DUMP_INTERRUPTED != 0;
-                match Reply::of(&message) {
-                    Reply::Done { warning } => {
+                match ReplyStatus::of(&message) {
+                    ReplyStatus::Done { warning } => {
                         status.warning = warning;
                         return Ok(status);
                     }
-                    Reply::Refused(refusal) => return Err(Error::Refused(refusal)),
-                    Reply::Broken => return Err(Error::Unexpected),
-                    Reply::Content => {
+                    ReplyStatus::Refused(refusal) => return Err(Error::Refused(refusal)),
+                    ReplyStatus::Broken => return Err(Error::Unexpected),
+                    ReplyStatus::Content => {
                         each(&message);
-                        if answer == Answer::One {
+                        if answer == ExpectedAnswer::One {
                             return Ok(status);
                         }
                     }
@@ -117,11 +118,11 @@ impl Connection {
     /// The connection ended, or `each` failed; after [`Error::Overrun`] it can be called again.
     pub fn listen<E: From<Error>>(
         &mut self,
-        mut each: impl FnMut(&Message<'_>) -> Result<(), E>,
+        mut each: impl FnMut(&NetlinkMessage<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         loop {
             let len = self.receive()?;
-            Messages::of(&self.buffer[..len]).try_for_each(|message| each(&message))?;
+            NetlinkMessages::of(&self.buffer[..len]).try_for_each(|message| each(&message))?;
         }
     }
 
@@ -148,7 +149,7 @@ impl Connection {
             match recv(self.socket.as_raw_fd(), &mut self.buffer, MsgFlags::empty()) {
                 Ok(0) | Err(Errno::ECONNRESET) => return Err(Error::Closed),
                 // The only datagram without a message is the one that says that others were lost.
-                Ok(len) if Messages::of(&self.buffer[..len]).next().is_none() => {
+                Ok(len) if NetlinkMessages::of(&self.buffer[..len]).next().is_none() => {
                     return Err(Error::Overrun);
                 }
                 Ok(len) => return Ok(len),
@@ -173,7 +174,7 @@ impl std::fmt::Debug for Connection {
 }
 
 /// `lib/libnetlink.c: rtnl_talk_error`: the server's text, or the errno's.
-fn words(refusal: &Refusal) -> String {
+fn words(refusal: &NetlinkError) -> String {
     match &refusal.text {
         Some(text) => format!("Error: {}", with_stop(text)),
         None => format!("RTNETLINK answers: {}", errno_text(refusal.errno)),
@@ -198,8 +199,8 @@ fn set_acknowledged(datagram: &mut [u8], offset: usize, wanted: Acknowledged) {
     let Some([low, high]) = datagram.get_mut(offset + 6..offset + 8) else { return };
     let flags = u16::from_ne_bytes([*low, *high]);
     let flags = match wanted {
-        Acknowledged::Always => flags | Flags::ACK.bits(),
-        Acknowledged::IfRefused => flags & !Flags::ACK.bits(),
+        Acknowledged::Always => flags | NetlinkFlags::ACK.bits(),
+        Acknowledged::IfRefused => flags & !NetlinkFlags::ACK.bits(),
     };
     [*low, *high] = flags.to_ne_bytes();
 }
@@ -218,10 +219,10 @@ mod tests {
     #[test]
     fn refusal_text_is_the_kernels_or_strerror() {
         for (refusal, shown) in [
-            (Refusal::bare(17), "RTNETLINK answers: File exists"),
-            (Refusal::bare(95), "RTNETLINK answers: Operation not supported"),
-            (Refusal::invalid("Unsupported mode"), "Error: Unsupported mode."),
-            (Refusal::invalid("Done."), "Error: Done."),
+            (NetlinkError::bare(17), "RTNETLINK answers: File exists"),
+            (NetlinkError::bare(95), "RTNETLINK answers: Operation not supported"),
+            (NetlinkError::invalid("Unsupported mode"), "Error: Unsupported mode."),
+            (NetlinkError::invalid("Done."), "Error: Done."),
         ] {
             assert_eq!(Error::Refused(refusal).to_string(), shown);
         }

@@ -37,17 +37,17 @@ use uxfrm_engine::Family;
 pub use self::{
     algorithm::{Algorithm, algorithms},
     command::{
-        Command, Hthresh, Line, Monitor, PolicyKey, PolicyTarget, SpiRequest, StateKey, Topic,
+        Hthresh, Line, Monitor, PolicyKey, PolicyTarget, SpiRequest, StateKey, Topic, XfrmCommand,
     },
-    cursor::Fault,
+    cursor::SyntaxError,
     error::{Error, Position, one_of},
     filter::{PolicyFilter, SelectorFilter, StateFilter},
     keyword::{AEADS, AUTHS, AlgorithmKind, CIPHERS},
-    options::{Notation, Options, Style, Timestamps},
-    policy::PolicyWords,
-    secret::Shown,
-    state::{EncapWords, Part, ReplayWords, StateWords},
-    template::TemplateWords,
+    options::{CliOptions, Notation, Style, Timestamps},
+    policy::PolicyArgs,
+    secret::RedactedWord,
+    state::{EncapArgs, ReplayArgs, StateArgs, StateClause},
+    template::TemplateArgs,
 };
 use self::{
     cursor::Cursor,
@@ -75,7 +75,10 @@ pub enum Prefix {
 
 /// The commands of a batch file, without comments and blank lines. The caller wipes the text if it
 /// holds keys.
-pub fn lines(text: &str, prefix: Prefix) -> impl Iterator<Item = Result<Located<Command>, Fault>> {
+pub fn lines(
+    text: &str,
+    prefix: Prefix,
+) -> impl Iterator<Item = Result<Located<XfrmCommand>, SyntaxError>> {
     Lines::of(text).map(move |words| {
         let words = words?;
         let line = words.first().map_or(1, |word| word.at.line);
@@ -89,7 +92,7 @@ pub fn lines(text: &str, prefix: Prefix) -> impl Iterator<Item = Result<Located<
 ///
 /// # Errors
 /// What is wrong with it; lines are counted from the text's first.
-pub fn line(text: &str, family: Option<Family>) -> Result<Option<Command>, Fault> {
+pub fn line(text: &str, family: Option<Family>) -> Result<Option<XfrmCommand>, SyntaxError> {
     match Lines::of(text).next() {
         None => Ok(None),
         Some(words) => batch_line(&words?, Prefix::Optional, family).map(Some),
@@ -100,7 +103,7 @@ pub fn line(text: &str, family: Option<Family>) -> Result<Option<Command>, Fault
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn words<S: AsRef<str>>(words: &[S], family: Option<Family>) -> Result<Line, Fault> {
+pub fn words<S: AsRef<str>>(words: &[S], family: Option<Family>) -> Result<Line, SyntaxError> {
     let words = literal(words);
     object(&mut Cursor::new(&words, family))
 }
@@ -121,7 +124,7 @@ fn batch_line(
     words: &[Word<'_>],
     prefix: Prefix,
     family: Option<Family>,
-) -> Result<Command, Fault> {
+) -> Result<XfrmCommand, SyntaxError> {
     if let Some(fault) = words.iter().find_map(Word::unexpanded) {
         return Err(fault);
     }
@@ -146,7 +149,7 @@ fn batch_line(
 }
 
 /// Options that a line of a script may have: the family counts, what changes the output does not.
-fn line_option(cursor: &mut Cursor<'_, '_>) -> Result<(), Fault> {
+fn line_option(cursor: &mut Cursor<'_, '_>) -> Result<(), SyntaxError> {
     const ALLOWED: &[&str] = &[
         "-4",
         "-6",
@@ -175,7 +178,7 @@ fn line_option(cursor: &mut Cursor<'_, '_>) -> Result<(), Fault> {
 }
 
 /// `state|policy COMMAND …`
-fn object(cursor: &mut Cursor<'_, '_>) -> Result<Line, Fault> {
+fn object(cursor: &mut Cursor<'_, '_>) -> Result<Line, SyntaxError> {
     match cursor.abbreviated(&OBJECTS)? {
         Object::State => state::parse(cursor),
         Object::Policy => policy::parse(cursor),

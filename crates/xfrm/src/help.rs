@@ -53,8 +53,9 @@ mod tests {
     /// All words that the parser takes.
     fn every_word() -> Vec<&'static str> {
         let mut words: Vec<&str> = Vec::new();
-        let mut take =
-            |phrases: Vec<uxfrm_cli_grammar::Phrase>| words.extend(phrases.iter().map(|p| p.0));
+        let mut take = |phrases: Vec<uxfrm_cli_grammar::WordAndValue>| {
+            words.extend(phrases.iter().map(|p| p.0))
+        };
         take(objects());
         take(options());
         for object in ["state", "policy", "monitor"] {

@@ -13,24 +13,24 @@ mod state;
 mod writer;
 
 use uxfrm_netlink::client::{
-    Found, RawAcquire, RawAevent, RawDefaults, RawHashInfo, RawMapping, RawSaId, RawSpdInfo,
-    RawThreshold,
+    RawAcquire, RawAevent, RawDefaults, RawHashInfo, RawMapping, RawSaId, RawSpdInfo, RawThreshold,
+    ReplyAttributes,
 };
 
 use self::writer::Object;
 use crate::{
-    answer::{Answer, Change},
+    answer::{Change, ExpectedAnswer},
     names,
     text::{Page, SAD_COUNT, SAD_HASH, SPD_COUNTS, SPD_HASH, THRESHOLDS},
 };
 
 /// Writes an answer to a question.
-pub fn write(page: &mut Page<'_>, answer: &Answer<'_>) {
+pub fn write(page: &mut Page<'_>, answer: &ExpectedAnswer<'_>) {
     tell(page, answer, Cause::Request);
 }
 
 /// Writes what `monitor` hears.
-pub fn event(page: &mut Page<'_>, answer: &Answer<'_>) {
+pub fn event(page: &mut Page<'_>, answer: &ExpectedAnswer<'_>) {
     tell(page, answer, Cause::Event);
 }
 
@@ -41,46 +41,46 @@ enum Cause {
     Event,
 }
 
-fn tell(page: &mut Page<'_>, answer: &Answer<'_>, cause: Cause) {
+fn tell(page: &mut Page<'_>, answer: &ExpectedAnswer<'_>, cause: Cause) {
     let mut object = Object::begin(page);
     match answer {
-        Answer::State(one) => {
+        ExpectedAnswer::State(one) => {
             change(&mut object, "state", one.change, cause);
             state::write(&mut object, &one.info, &one.found);
         }
-        Answer::Policy(one) => {
+        ExpectedAnswer::Policy(one) => {
             change(&mut object, "policy", one.change, cause);
             policy::write(&mut object, &one.info, &one.found);
         }
-        Answer::Acquire(one, found) => acquire(&mut object, one, found),
-        Answer::StatesFlushed(protocol) => {
+        ExpectedAnswer::Acquire(one, found) => acquire(&mut object, one, found),
+        ExpectedAnswer::StatesFlushed(protocol) => {
             object.text("event", "flush-state");
             object.text("proto", &names::ipsec_protocol(*protocol));
         }
-        Answer::PoliciesFlushed(found) => {
+        ExpectedAnswer::PoliciesFlushed(found) => {
             object.text("event", "flush-policy");
             policy::kind(&mut object, found);
         }
-        Answer::Report(one, _) => {
+        ExpectedAnswer::Report(one, _) => {
             object.text("event", "report");
             object.text("proto", &names::ipsec_protocol(one.protocol));
             object.object("sel", |inner| state::selector(inner, &one.selector, 0));
         }
-        Answer::Aevent(one) => aevent(&mut object, one),
-        Answer::Mapping(one) => mapping(&mut object, one),
-        Answer::Defaults(one) => {
+        ExpectedAnswer::Aevent(one) => aevent(&mut object, one),
+        ExpectedAnswer::Mapping(one) => mapping(&mut object, one),
+        ExpectedAnswer::Defaults(one) => {
             if cause == Cause::Event {
                 object.text("event", "set-default");
             }
             defaults(&mut object, one);
         }
-        Answer::SadInfo(found) => sad_info(&mut object, found),
-        Answer::SpdInfo(found) => spd_info(&mut object, found),
-        Answer::Unknown(number) => {
+        ExpectedAnswer::SadInfo(found) => sad_info(&mut object, found),
+        ExpectedAnswer::SpdInfo(found) => spd_info(&mut object, found),
+        ExpectedAnswer::Unknown(number) => {
             object.text("event", "unknown");
             object.number("type", *number);
         }
-        Answer::Broken(kind) => {
+        ExpectedAnswer::Broken(kind) => {
             object.text("event", "broken");
             object.text("type", &format!("{kind:?}"));
         }
@@ -102,7 +102,7 @@ fn change(object: &mut Object<'_, '_>, what: &str, change: Change, cause: Cause)
     }
 }
 
-fn acquire(object: &mut Object<'_, '_>, one: &RawAcquire, found: &Found<'_>) {
+fn acquire(object: &mut Object<'_, '_>, one: &RawAcquire, found: &ReplyAttributes<'_>) {
     object.text("event", "acquire");
     object.text("proto", &names::ipsec_protocol(one.id.protocol));
     object.number("seq", one.seq);
@@ -142,14 +142,14 @@ fn defaults(object: &mut Object<'_, '_>, one: &RawDefaults) {
     object.text("out", names::default_action(one.outbound));
 }
 
-fn sad_info(object: &mut Object<'_, '_>, found: &Found<'_>) {
+fn sad_info(object: &mut Object<'_, '_>, found: &ReplyAttributes<'_>) {
     if let Some(count) = found.read::<u32>(SAD_COUNT) {
         object.number("count", count);
     }
     buckets(object, found.read(SAD_HASH));
 }
 
-fn spd_info(object: &mut Object<'_, '_>, found: &Found<'_>) {
+fn spd_info(object: &mut Object<'_, '_>, found: &ReplyAttributes<'_>) {
     if let Some(raw) = found.read::<RawSpdInfo>(SPD_COUNTS) {
         object.number("in", raw.inbound);
         object.number("out", raw.outbound);

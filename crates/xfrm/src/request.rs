@@ -8,14 +8,14 @@ mod state;
 use nix::net::if_::if_nametoindex;
 use uxfrm_engine::{IfId, Mark, PolicyKind, SaProtocol};
 use uxfrm_netlink::{
-    AttributeType, Flags, MessageType,
+    AttributeType, MessageType, NetlinkFlags,
     client::{
-        self, RawDefaults, RawMark, RawPolicyType, RawSecurityContext, RawThreshold, Request,
+        self, NetlinkRequest, RawDefaults, RawMark, RawPolicyType, RawSecurityContext, RawThreshold,
     },
 };
 use zerocopy::IntoBytes as _;
 
-use crate::grammar::{Command, Hthresh};
+use crate::grammar::{Hthresh, XfrmCommand};
 
 /// Why there is no request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -29,7 +29,7 @@ pub enum Error {
 
 /// What iproute2 waits for behind a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum ExpectedAnswer {
     /// That it was done.
     Acknowledgement,
     /// One message.
@@ -46,54 +46,62 @@ const THRESHOLD_V6: u16 = 4;
 ///
 /// # Errors
 /// When it names a device that is not there.
-pub fn request(command: &Command) -> Result<(Request, Answer), Error> {
-    let done = |request| Ok((request, Answer::Acknowledgement));
+pub fn request(command: &XfrmCommand) -> Result<(NetlinkRequest, ExpectedAnswer), Error> {
+    let done = |request| Ok((request, ExpectedAnswer::Acknowledgement));
     match command {
-        Command::StateAdd(words) => done(state::whole(MessageType::NewSa, words)?),
-        Command::StateUpdate(words) => done(state::whole(MessageType::UpdSa, words)?),
-        Command::StateAllocSpi(request) => Ok((state::spi_request(request), Answer::One)),
-        Command::StateDelete(key) => done(state::key(MessageType::DelSa, key, Flags::ACK)),
-        Command::StateGet(key) => {
-            Ok((state::key(MessageType::GetSa, key, Flags::empty()), Answer::One))
+        XfrmCommand::StateAdd(words) => done(state::whole(MessageType::NewSa, words)?),
+        XfrmCommand::StateUpdate(words) => done(state::whole(MessageType::UpdSa, words)?),
+        XfrmCommand::StateAllocSpi(request) => {
+            Ok((state::spi_request(request), ExpectedAnswer::One))
         }
-        Command::StateList(filter) | Command::StateListWithoutKeys(filter) => {
-            Ok((state::dump(filter), Answer::All))
+        XfrmCommand::StateDelete(key) => {
+            done(state::key(MessageType::DelSa, key, NetlinkFlags::ACK))
         }
-        Command::StateDeleteAll(_) => Ok((dump(MessageType::GetSa), Answer::All)),
-        Command::StateFlush { protocol } => {
+        XfrmCommand::StateGet(key) => {
+            Ok((state::key(MessageType::GetSa, key, NetlinkFlags::empty()), ExpectedAnswer::One))
+        }
+        XfrmCommand::StateList(filter) | XfrmCommand::StateListWithoutKeys(filter) => {
+            Ok((state::dump(filter), ExpectedAnswer::All))
+        }
+        XfrmCommand::StateDeleteAll(_) => Ok((dump(MessageType::GetSa), ExpectedAnswer::All)),
+        XfrmCommand::StateFlush { protocol } => {
             let number: u8 = protocol.map_or(0, protocol_number);
-            done(Request::new(MessageType::FlushSa, Flags::ACK).body(&number))
+            done(NetlinkRequest::new(MessageType::FlushSa, NetlinkFlags::ACK).body(&number))
         }
-        Command::StateCount => Ok((info(MessageType::GetSadInfo), Answer::One)),
-        Command::PolicyAdd(words) => done(policy::whole(MessageType::NewPolicy, words)?),
-        Command::PolicyUpdate(words) => done(policy::whole(MessageType::UpdPolicy, words)?),
-        Command::PolicyDelete(key) => done(policy::key(MessageType::DelPolicy, key, Flags::ACK)),
-        Command::PolicyGet(key) => {
-            Ok((policy::key(MessageType::GetPolicy, key, Flags::empty()), Answer::One))
+        XfrmCommand::StateCount => Ok((info(MessageType::GetSadInfo), ExpectedAnswer::One)),
+        XfrmCommand::PolicyAdd(words) => done(policy::whole(MessageType::NewPolicy, words)?),
+        XfrmCommand::PolicyUpdate(words) => done(policy::whole(MessageType::UpdPolicy, words)?),
+        XfrmCommand::PolicyDelete(key) => {
+            done(policy::key(MessageType::DelPolicy, key, NetlinkFlags::ACK))
         }
-        Command::PolicyList(_) | Command::PolicyDeleteAll(_) => {
-            Ok((dump(MessageType::GetPolicy), Answer::All))
+        XfrmCommand::PolicyGet(key) => Ok((
+            policy::key(MessageType::GetPolicy, key, NetlinkFlags::empty()),
+            ExpectedAnswer::One,
+        )),
+        XfrmCommand::PolicyList(_) | XfrmCommand::PolicyDeleteAll(_) => {
+            Ok((dump(MessageType::GetPolicy), ExpectedAnswer::All))
         }
-        Command::PolicyFlush { kind } => {
-            let mut request = Request::new(MessageType::FlushPolicy, Flags::ACK);
+        XfrmCommand::PolicyFlush { kind } => {
+            let mut request = NetlinkRequest::new(MessageType::FlushPolicy, NetlinkFlags::ACK);
             put_kind(&mut request, *kind);
             done(request)
         }
-        Command::PolicyCount => Ok((info(MessageType::GetSpdInfo), Answer::One)),
-        Command::SetHthresh { v4, v6 } => done(thresholds(*v4, *v6)),
-        Command::SetDefault { inbound, forward, outbound } => {
+        XfrmCommand::PolicyCount => Ok((info(MessageType::GetSpdInfo), ExpectedAnswer::One)),
+        XfrmCommand::SetHthresh { v4, v6 } => done(thresholds(*v4, *v6)),
+        XfrmCommand::SetDefault { inbound, forward, outbound } => {
             let number = |action: &Option<_>| action.map_or(0, client::default_number);
             let defaults = RawDefaults {
                 inbound: number(inbound),
                 forward: number(forward),
                 outbound: number(outbound),
             };
-            done(Request::new(MessageType::SetDefault, Flags::ACK).body(&defaults))
+            done(NetlinkRequest::new(MessageType::SetDefault, NetlinkFlags::ACK).body(&defaults))
         }
-        Command::GetDefault => {
+        XfrmCommand::GetDefault => {
             let nothing = RawDefaults { inbound: 0, forward: 0, outbound: 0 };
-            let request = Request::new(MessageType::GetDefault, Flags::empty()).body(&nothing);
-            Ok((request, Answer::One))
+            let request =
+                NetlinkRequest::new(MessageType::GetDefault, NetlinkFlags::empty()).body(&nothing);
+            Ok((request, ExpectedAnswer::One))
         }
     }
 }
@@ -101,17 +109,18 @@ pub fn request(command: &Command) -> Result<(Request, Answer), Error> {
 /// A request to delete what a dump's message tells of.
 pub(crate) use self::{policy::delete as delete_policy, state::delete as delete_state};
 
-fn dump(kind: MessageType) -> Request {
-    Request::new(kind, Flags::DUMP)
+fn dump(kind: MessageType) -> NetlinkRequest {
+    NetlinkRequest::new(kind, NetlinkFlags::DUMP)
 }
 
 /// All flags: every part of the information.
-fn info(kind: MessageType) -> Request {
-    Request::new(kind, Flags::empty()).body(&u32::MAX)
+fn info(kind: MessageType) -> NetlinkRequest {
+    NetlinkRequest::new(kind, NetlinkFlags::empty()).body(&u32::MAX)
 }
 
-fn thresholds(v4: Option<Hthresh>, v6: Option<Hthresh>) -> Request {
-    let mut request = Request::new(MessageType::NewSpdInfo, Flags::ACK).body(&u32::MAX);
+fn thresholds(v4: Option<Hthresh>, v6: Option<Hthresh>) -> NetlinkRequest {
+    let mut request =
+        NetlinkRequest::new(MessageType::NewSpdInfo, NetlinkFlags::ACK).body(&u32::MAX);
     for (number, threshold) in [(THRESHOLD_V4, v4), (THRESHOLD_V6, v6)] {
         if let Some(Hthresh { local, remote }) = threshold {
             request.parts(number, &[RawThreshold { local, remote }.as_bytes()]);
@@ -125,28 +134,28 @@ fn protocol_number(protocol: SaProtocol) -> u8 {
     client::protocol_number(protocol)
 }
 
-fn put_kind(request: &mut Request, kind: Option<PolicyKind>) {
+fn put_kind(request: &mut NetlinkRequest, kind: Option<PolicyKind>) {
     if let Some(kind) = kind {
         let raw = RawPolicyType { kind: client::kind_number(kind), pad: [0; 5] };
         request.attribute(AttributeType::PolicyType, &raw);
     }
 }
 
-fn put_mark(request: &mut Request, mark: Mark) {
+fn put_mark(request: &mut NetlinkRequest, mark: Mark) {
     if mark.mask != 0 {
         let raw = RawMark { value: mark.value, mask: mark.mask };
         request.attribute(AttributeType::Mark, &raw);
     }
 }
 
-fn put_if_id(request: &mut Request, if_id: Option<IfId>) {
+fn put_if_id(request: &mut NetlinkRequest, if_id: Option<IfId>) {
     if let Some(IfId(number)) = if_id {
         request.attribute(AttributeType::IfId, &number);
     }
 }
 
 /// `ip/xfrm_policy.c: xfrm_sctx_parse`: the text with its zero.
-fn put_context(request: &mut Request, context: &str) {
+fn put_context(request: &mut NetlinkRequest, context: &str) {
     let text_len = u16::try_from(context.len() + 1).unwrap_or(u16::MAX);
     let raw = RawSecurityContext {
         len: text_len.saturating_add(8),

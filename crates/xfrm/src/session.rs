@@ -13,12 +13,14 @@ use std::{
 };
 
 use jiff::Timestamp;
-use uxfrm_netlink::{Message, Messages};
+use uxfrm_netlink::{NetlinkMessage, NetlinkMessages};
 
 use crate::{
-    answer::Answer,
+    answer::ExpectedAnswer,
     client::{self, AnswerStatus, Connection},
-    grammar::{self, Command, Fault, Line, Monitor, Notation, Options, Timestamps, Topic},
+    grammar::{
+        self, CliOptions, Line, Monitor, Notation, SyntaxError, Timestamps, Topic, XfrmCommand,
+    },
     help, json,
     names::Names,
     request::{self, request},
@@ -26,12 +28,12 @@ use crate::{
 };
 
 /// What a command line may use of the world outside.
-pub trait World {
+pub trait SessionEnvironment {
     /// Connects to the gateway that `options` name, listening to `groups` (bits of `nl_groups`).
     ///
     /// # Errors
     /// Why there is none, for the user.
-    fn connect(&mut self, options: &Options, groups: u32) -> Result<OwnedFd, String>;
+    fn connect(&mut self, options: &CliOptions, groups: u32) -> Result<OwnedFd, String>;
     /// Where answers go.
     fn output(&mut self) -> &mut dyn Write;
     /// Where complaints go.
@@ -47,9 +49,9 @@ pub trait World {
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("Error: {}", .0.error)]
-    Words(Fault),
+    Words(SyntaxError),
     #[error("{}", .0.error)]
-    Rule(Fault),
+    Rule(SyntaxError),
     #[error("Error: {0}")]
     Device(#[from] request::Error),
     #[error("{0}")]
@@ -60,8 +62,8 @@ enum Failure {
     Output(#[from] io::Error),
 }
 
-impl From<Fault> for Failure {
-    fn from(fault: Fault) -> Self {
+impl From<SyntaxError> for Failure {
+    fn from(fault: SyntaxError) -> Self {
         if matches!(fault.error, grammar::Error::Rule(_)) {
             Self::Rule(fault)
         } else {
@@ -91,7 +93,7 @@ impl Failure {
 }
 
 /// Carries out `words`, all that stands behind `uxfrm xfrm`; the exit code.
-pub fn run<S: AsRef<str>>(words: &[S], world: &mut impl World) -> u8 {
+pub fn run<S: AsRef<str>>(words: &[S], world: &mut impl SessionEnvironment) -> u8 {
     match attempt(words, world) {
         Ok(code) => code,
         Err(failure) if failure.is_broken_pipe() => DONE,
@@ -103,8 +105,8 @@ pub fn run<S: AsRef<str>>(words: &[S], world: &mut impl World) -> u8 {
     }
 }
 
-fn attempt<S: AsRef<str>>(words: &[S], world: &mut impl World) -> Result<u8, Failure> {
-    let (options, count) = Options::parse(words)?;
+fn attempt<S: AsRef<str>>(words: &[S], world: &mut impl SessionEnvironment) -> Result<u8, Failure> {
+    let (options, count) = CliOptions::parse(words)?;
     let rest = &words[count..];
     if options.version {
         writeln!(world.output(), "uxfrm utility, {}", env!("CARGO_PKG_VERSION"))?;
@@ -131,7 +133,7 @@ fn attempt<S: AsRef<str>>(words: &[S], world: &mut impl World) -> Result<u8, Fai
 }
 
 /// As iproute2: on stderr, and not a success.
-fn show_help(topic: Topic, world: &mut impl World) -> Result<u8, Failure> {
+fn show_help(topic: Topic, world: &mut impl SessionEnvironment) -> Result<u8, Failure> {
     world.complaints().write_all(help::text(topic).as_bytes())?;
     Ok(USAGE)
 }
@@ -139,38 +141,38 @@ fn show_help(topic: Topic, world: &mut impl World) -> Result<u8, Failure> {
 /// A connection and how its answers are shown.
 struct Session<'w, W> {
     world: &'w mut W,
-    options: &'w Options,
+    options: &'w CliOptions,
     connection: Connection,
     names: Names,
 }
 
-impl<'w, W: World> Session<'w, W> {
-    fn open(options: &'w Options, world: &'w mut W) -> Result<Self, Failure> {
+impl<'w, W: SessionEnvironment> Session<'w, W> {
+    fn open(options: &'w CliOptions, world: &'w mut W) -> Result<Self, Failure> {
         let socket = world.connect(options, 0).map_err(Failure::NoConnection)?;
         let connection = Connection::new(socket);
         Ok(Self { world, options, connection, names: Names::of_host() })
     }
 
     /// Carries out one command and shows what comes back.
-    fn execute(&mut self, command: &Command) -> Result<(), Failure> {
-        if let Command::StateDeleteAll(filter) = command {
+    fn execute(&mut self, command: &XfrmCommand) -> Result<(), Failure> {
+        if let XfrmCommand::StateDeleteAll(filter) = command {
             Ok(deletion::states(&mut self.connection, filter)?)
-        } else if let Command::PolicyDeleteAll(filter) = command {
+        } else if let XfrmCommand::PolicyDeleteAll(filter) = command {
             Ok(deletion::policies(&mut self.connection, filter)?)
         } else {
             self.ask(command)
         }
     }
 
-    fn ask(&mut self, command: &Command) -> Result<(), Failure> {
+    fn ask(&mut self, command: &XfrmCommand) -> Result<(), Failure> {
         let (request, wanted) = request(command)?;
-        let hides = matches!(command, Command::StateListWithoutKeys(_));
+        let hides = matches!(command, XfrmCommand::StateListWithoutKeys(_));
         let keys = if hides { Keys::Hidden } else { Keys::Shown };
         let mut printer = Printer::new(self.options, keys, &self.names, self.world.output());
         printer.begin(wanted);
         let mut failed = Ok(());
         let status = self.connection.talk(request, wanted, |message| {
-            let answer = Answer::of(message);
+            let answer = ExpectedAnswer::of(message);
             if failed.is_ok() && is_meant(command, &answer) {
                 failed = printer.show(&answer);
             }
@@ -183,20 +185,20 @@ impl<'w, W: World> Session<'w, W> {
 }
 
 /// Whether a list's filter lets it through; what answers no list always goes through.
-fn is_meant(command: &Command, answer: &Answer<'_>) -> bool {
+fn is_meant(command: &XfrmCommand, answer: &ExpectedAnswer<'_>) -> bool {
     match (command, answer) {
         (
-            Command::StateList(filter) | Command::StateListWithoutKeys(filter),
-            Answer::State(state),
+            XfrmCommand::StateList(filter) | XfrmCommand::StateListWithoutKeys(filter),
+            ExpectedAnswer::State(state),
         ) => filter.means(&state.info),
-        (Command::PolicyList(filter), Answer::Policy(policy)) => {
+        (XfrmCommand::PolicyList(filter), ExpectedAnswer::Policy(policy)) => {
             filter.means(&policy.info, policy.kind())
         }
         _other => true,
     }
 }
 
-fn remark(status: &AnswerStatus, world: &mut impl World) -> io::Result<()> {
+fn remark(status: &AnswerStatus, world: &mut impl SessionEnvironment) -> io::Result<()> {
     if let Some(warning) = &status.warning {
         writeln!(world.complaints(), "Warning: {}", client::with_stop(warning))?;
     }
@@ -210,14 +212,19 @@ fn remark(status: &AnswerStatus, world: &mut impl World) -> io::Result<()> {
 const ALL_GROUPS: u32 = u32::MAX;
 
 /// `monitor`: ends only with the connection, or the file.
-fn listen(monitor: &Monitor, options: &Options, world: &mut impl World) -> Result<(), Failure> {
+fn listen(
+    monitor: &Monitor,
+    options: &CliOptions,
+    world: &mut impl SessionEnvironment,
+) -> Result<(), Failure> {
     let names = Names::of_host();
     let keys = if monitor.hides_keys { Keys::Hidden } else { Keys::Shown };
     if let Some(path) = &monitor.file {
         let mut bytes = zeroize::Zeroizing::new(Vec::new());
         File::open(path)?.read_to_end(&mut bytes)?;
         let mut printer = Printer::new(options, keys, &names, world.output());
-        return Messages::of(&bytes).try_for_each(|message| printer.event(&message, monitor));
+        return NetlinkMessages::of(&bytes)
+            .try_for_each(|message| printer.event(&message, monitor));
     }
     let groups = if monitor.groups == 0 { ALL_GROUPS } else { monitor.groups };
     let mut connection =
@@ -249,7 +256,7 @@ struct Printer<'p> {
 const PAGE: usize = 32 * 1024;
 
 impl<'p> Printer<'p> {
-    fn new(options: &Options, keys: Keys, names: &'p Names, out: &'p mut dyn Write) -> Self {
+    fn new(options: &CliOptions, keys: Keys, names: &'p Names, out: &'p mut dyn Write) -> Self {
         let style = options.style;
         Self {
             page: Page::new(style, keys, names),
@@ -265,13 +272,13 @@ impl<'p> Printer<'p> {
         matches!(self.notation, Notation::Json | Notation::PrettyJson)
     }
 
-    fn begin(&mut self, wanted: request::Answer) {
-        if self.is_json() && wanted == request::Answer::All {
+    fn begin(&mut self, wanted: request::ExpectedAnswer) {
+        if self.is_json() && wanted == request::ExpectedAnswer::All {
             self.page.raw("[");
         }
     }
 
-    fn show(&mut self, answer: &Answer<'_>) -> io::Result<()> {
+    fn show(&mut self, answer: &ExpectedAnswer<'_>) -> io::Result<()> {
         if self.is_json() {
             if self.count > 0 {
                 self.page.raw(",");
@@ -284,8 +291,8 @@ impl<'p> Printer<'p> {
         if self.page.text().len() >= PAGE { self.flush() } else { Ok(()) }
     }
 
-    fn end(&mut self, wanted: request::Answer) -> io::Result<()> {
-        let is_list = wanted == request::Answer::All;
+    fn end(&mut self, wanted: request::ExpectedAnswer) -> io::Result<()> {
+        let is_list = wanted == request::ExpectedAnswer::All;
         if self.is_json() && (is_list || self.count > 0) {
             self.page.raw(if is_list { "]\n" } else { "\n" });
         }
@@ -293,9 +300,9 @@ impl<'p> Printer<'p> {
     }
 
     /// Shows an event at once.
-    fn event(&mut self, message: &Message<'_>, monitor: &Monitor) -> Result<(), Failure> {
+    fn event(&mut self, message: &NetlinkMessage<'_>, monitor: &Monitor) -> Result<(), Failure> {
         if self.is_json() {
-            json::event(&mut self.page, &Answer::of(message));
+            json::event(&mut self.page, &ExpectedAnswer::of(message));
             self.page.raw("\n");
             return Ok(self.flush()?);
         }
@@ -304,7 +311,7 @@ impl<'p> Printer<'p> {
         if monitor.names_namespace {
             self.page.raw("[nsid current]"); // a control socket is one namespace's
         }
-        self.page.answer(&Answer::of(message));
+        self.page.answer(&ExpectedAnswer::of(message));
         Ok(self.flush()?)
     }
 

@@ -24,7 +24,7 @@ use std::fmt::{self, Write as _};
 use zeroize::Zeroizing;
 
 use crate::{
-    answer::Answer,
+    answer::ExpectedAnswer,
     grammar::{Notation, Style},
     names::Names,
 };
@@ -74,23 +74,23 @@ impl<'n> Page<'n> {
     }
 
     /// Writes an answer.
-    pub fn answer(&mut self, answer: &Answer<'_>) {
+    pub fn answer(&mut self, answer: &ExpectedAnswer<'_>) {
         match answer {
-            Answer::State(state) => self.state(state),
-            Answer::Policy(policy) => self.policy(policy),
-            Answer::Acquire(acquire, found) => self.acquire(acquire, found),
-            Answer::StatesFlushed(protocol) => self.states_flushed(*protocol),
-            Answer::PoliciesFlushed(found) => self.policies_flushed(found),
-            Answer::Report(report, found) => self.report(report, found),
-            Answer::Aevent(aevent) => self.aevent(aevent),
-            Answer::Mapping(mapping) => self.mapping(mapping),
-            Answer::Defaults(defaults) => self.defaults(defaults),
-            Answer::SadInfo(found) => self.sad_info(found),
-            Answer::SpdInfo(found) => self.spd_info(found),
-            Answer::Unknown(number) => {
+            ExpectedAnswer::State(state) => self.state(state),
+            ExpectedAnswer::Policy(policy) => self.policy(policy),
+            ExpectedAnswer::Acquire(acquire, found) => self.acquire(acquire, found),
+            ExpectedAnswer::StatesFlushed(protocol) => self.states_flushed(*protocol),
+            ExpectedAnswer::PoliciesFlushed(found) => self.policies_flushed(found),
+            ExpectedAnswer::Report(report, found) => self.report(report, found),
+            ExpectedAnswer::Aevent(aevent) => self.aevent(aevent),
+            ExpectedAnswer::Mapping(mapping) => self.mapping(mapping),
+            ExpectedAnswer::Defaults(defaults) => self.defaults(defaults),
+            ExpectedAnswer::SadInfo(found) => self.sad_info(found),
+            ExpectedAnswer::SpdInfo(found) => self.spd_info(found),
+            ExpectedAnswer::Unknown(number) => {
                 self.put(format_args!("Unknown message of type {number:#04x}\n"));
             }
-            Answer::Broken(kind) => {
+            ExpectedAnswer::Broken(kind) => {
                 self.put(format_args!("Message of type {kind:?} cut off\n"));
             }
         }

@@ -4,16 +4,16 @@
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 use proptest::prelude::*;
-use uxfrm_netlink::client::Request;
-use uxfrm_netlink::{Flags, MessageType, Messages};
-use uxfrm_xfrm::answer::Answer;
-use uxfrm_xfrm::grammar::{self, Command, Line, Notation, Style};
+use uxfrm_netlink::client::NetlinkRequest;
+use uxfrm_netlink::{MessageType, NetlinkFlags, NetlinkMessages};
+use uxfrm_xfrm::answer::ExpectedAnswer;
+use uxfrm_xfrm::grammar::{self, Line, Notation, Style, XfrmCommand};
 use uxfrm_xfrm::json;
 use uxfrm_xfrm::names::Names;
 use uxfrm_xfrm::request::request;
 use uxfrm_xfrm::text::{Keys, Page};
 
-fn command(line: &str) -> Command {
+fn command(line: &str) -> XfrmCommand {
     let words: Vec<&str> = line.split_whitespace().collect();
     match grammar::words(&words, None) {
         Ok(Line::Command(command)) => command,
@@ -22,11 +22,11 @@ fn command(line: &str) -> Command {
 }
 
 /// What `list` shows of a request that the server took as it is.
-fn shown(request: &Request, style: Style) -> String {
+fn shown(request: &NetlinkRequest, style: Style) -> String {
     let names = Names::none();
     let mut page = Page::new(style, Keys::Shown, &names);
-    let message = Messages::of(request.bytes()).next().unwrap();
-    page.answer(&Answer::of(&message));
+    let message = NetlinkMessages::of(request.bytes()).next().unwrap();
+    page.answer(&ExpectedAnswer::of(&message));
     page.text().to_owned()
 }
 
@@ -96,14 +96,14 @@ proptest! {
         statistics in 0_u8..3,
     ) {
         let Some(kind) = MessageType::from_number(kind) else { return Ok(()) };
-        let request = Request::new(kind, Flags::empty()).body(body.as_slice());
+        let request = NetlinkRequest::new(kind, NetlinkFlags::empty()).body(body.as_slice());
         for notation in [Notation::Text, Notation::Oneline] {
             shown(&request, Style { statistics, notation, ..Style::default() });
         }
         let names = Names::none();
         let mut page = Page::new(Style::default(), Keys::Shown, &names);
-        let message = Messages::of(request.bytes()).next().unwrap();
-        json::write(&mut page, &Answer::of(&message));
+        let message = NetlinkMessages::of(request.bytes()).next().unwrap();
+        json::write(&mut page, &ExpectedAnswer::of(&message));
         serde_json::from_str::<serde_json::Value>(page.text()).unwrap();
     }
 }

@@ -1,8 +1,8 @@
 //! Any bytes as an ESP packet under every transform: no forgery is authentic, no genuine packet is
 //! refused.
 
-use uxfrm_crypto::{Authenticity, Backend, Crypter, Iv, KeyMaterial, OpenJob, SaKey, SealJob};
-use uxfrm_crypto::{Sealing, SeqHigh, Transform};
+use uxfrm_crypto::{Backend, Crypter, Iv, KeyMaterial, OpenJob, OpenStatus, SaKey, SealJob};
+use uxfrm_crypto::{SealStatus, SeqHigh, Transform};
 
 /// Every kind of transform, key size and digest.
 fn transforms() -> Vec<Transform> {
@@ -102,7 +102,7 @@ fn opened(
     let text =
         |bytes: &[u8]| bytes[8 + transform.iv_len()..bytes.len() - transform.icv_len()].to_vec();
     match verdict {
-        Authenticity::Authentic => {
+        OpenStatus::Authentic => {
             let plain = text(&packets[0]);
             for (number, (packet, out)) in packets.iter().zip(&plains).enumerate() {
                 let given =
@@ -111,16 +111,16 @@ fn opened(
             }
             Some(plain)
         }
-        Authenticity::Forged => {
+        OpenStatus::Forged => {
             let left = text(&packets[0]);
             assert!(left == text(esp) || left.iter().all(|byte| *byte == 0), "plaintext got out");
             None
         }
-        Authenticity::Runt => {
+        OpenStatus::TooShort => {
             assert_eq!(packets[0], esp, "a runt was touched");
             None
         }
-        Authenticity::Pending => panic!("a job was left over"),
+        OpenStatus::Pending => panic!("a job was left over"),
     }
 }
 
@@ -134,7 +134,7 @@ fn assert_seals_again(
     let mut again = esp.to_vec();
     let mut jobs = [SealJob::out_of_place(key, seq_high, Iv::InPacket, &mut again, plain)];
     crypter.seal(&mut jobs);
-    assert_eq!(jobs[0].verdict, Sealing::Sealed);
+    assert_eq!(jobs[0].verdict, SealStatus::Sealed);
     assert_eq!(again, esp, "what opened does not seal to the same");
 }
 
@@ -144,13 +144,13 @@ fn sealed_and_opened(crypter: &mut Crypter, key: &SaKey, seq_high: SeqHigh, esp:
     let mut jobs = [SealJob::in_place(key, seq_high, Iv::Counter(7), &mut packet)];
     crypter.seal(&mut jobs);
     match jobs[0].verdict {
-        Sealing::Sealed => {
+        SealStatus::Sealed => {
             let transform = key.transform();
             let plain = opened(crypter, key, seq_high, &packet, 1).expect("our own packet");
             assert_eq!(plain, esp[8 + transform.iv_len()..esp.len() - transform.icv_len()]);
         }
-        Sealing::Malformed => assert!(packet.iter().all(|byte| *byte == 0), "plaintext leaves"),
-        Sealing::Pending => panic!("a job was left over"),
+        SealStatus::Malformed => assert!(packet.iter().all(|byte| *byte == 0), "plaintext leaves"),
+        SealStatus::Pending => panic!("a job was left over"),
     }
 }
 
@@ -166,7 +166,7 @@ pub fn open_seeds() -> Vec<Vec<u8>> {
         let key = keys(&transform, Backend::Portable);
         let mut jobs = [SealJob::in_place(&key, seq_high, Iv::Counter(3), &mut esp)];
         crypter.seal(&mut jobs);
-        assert_eq!(jobs[0].verdict, Sealing::Sealed);
+        assert_eq!(jobs[0].verdict, SealStatus::Sealed);
         seeds.push([&[esn | number, number % 20][..], &esp].concat());
     }
     seeds

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use uxfrm_packet::checksum::{self, Sum};
 use uxfrm_packet::esp::Esp;
-use uxfrm_packet::ethernet::{EtherType, Frame};
+use uxfrm_packet::ethernet::{EtherType, EthernetFrame};
 use uxfrm_packet::gre::Gre;
 use uxfrm_packet::icmp::Icmp;
 use uxfrm_packet::icmpv6::Icmpv6;
@@ -13,8 +13,8 @@ use uxfrm_packet::ipv6::Ipv6;
 use uxfrm_packet::tcp::Tcp;
 use uxfrm_packet::udp::Udp;
 use uxfrm_packet::{
-    Batch, Checksum, Coalescer, FlowPorts, IpPacket, Notes, PacketBuf, Pool, Protocol, SegmentPlan,
-    Segments, Version,
+    Batch, Checksum, Coalescer, FlowPorts, IpPacket, PacketBuf, Pool, Protocol, SegmentPlan,
+    Segments, SliceMeta, Version,
 };
 
 use super::script::{self, ScriptPieces};
@@ -65,7 +65,7 @@ fn ip(bytes: &[u8]) {
 }
 
 fn frame(bytes: &[u8]) {
-    let Ok(frame) = Frame::parse(bytes) else { return };
+    let Ok(frame) = EthernetFrame::parse(bytes) else { return };
     assert_eq!(&bytes[frame.header_len()..], frame.payload);
     assert!(!frame.ether_type.is_tag());
     for tag in frame.tags {
@@ -140,7 +140,7 @@ fn coalesced(bytes: &[u8]) {
     for piece in ScriptPieces(bytes) {
         given.push(normal(piece.bytes));
         if piece.flags & 1 == 0 {
-            coalescer.offer_slice(piece.bytes, Notes::default(), &mut pool, &mut out);
+            coalescer.offer_slice(piece.bytes, SliceMeta::default(), &mut pool, &mut out);
         } else {
             coalescer.offer(PacketBuf::from_slice(piece.bytes), &mut pool, &mut out);
         }

@@ -5,14 +5,14 @@ use std::time::Duration;
 use uxfrm_crypto::{KeyMaterial, Transform};
 use uxfrm_engine::sa::config::SaFlags;
 use uxfrm_engine::{
-    Action, Defaults, Direction, Family, HostPort, Mode, SaConfig, SaTransform, Settings,
+    Action, DefaultActions, Direction, Family, HostPort, Mode, SaConfig, SaTransform, Settings,
     UdpEncapKind, UdpSuper, WireHeaders,
 };
 use uxfrm_packet::{Checksum, PacketBuf, Segments, UdpPath, ipv4};
 
 use super::script::{self, ScriptPieces};
 use crate::wire::reversed;
-use crate::{Gateway, Suite, Way, Wrapping, packets};
+use crate::{EspSuite, IpsecSetup, PairDirection, TestGateway, packets};
 
 /// Flag of a piece: it came through a UDP socket, 4500 to 4500.
 const SOCKET: u8 = 1;
@@ -42,7 +42,7 @@ pub fn inbound(bytes: &[u8]) {
             gateway.now = gateway.now.plus(Duration::from_secs(1));
             let arrived = gateway.inbound(packets);
             assert!(arrived.iter().all(|packet| packet.udp.is_none()));
-            gateway.assert_accounts();
+            gateway.assert_packets_accounted();
         },
     );
 }
@@ -60,7 +60,7 @@ pub fn outbound(bytes: &[u8]) {
             gateway.now = gateway.now.plus(Duration::from_secs(1));
             let wire = gateway.outbound(packets).0;
             assert!(wire.iter().all(|packet| packet.bytes()[9] == 50), "plain text leaves");
-            gateway.assert_accounts();
+            gateway.assert_packets_accounted();
         },
     );
 }
@@ -143,7 +143,7 @@ fn from_wire(flags: u8, bytes: &[u8]) -> PacketBuf {
         });
     }
     if let Some(stride) = size {
-        packet.segments = Segments::Train { stride };
+        packet.segments = Segments::Burst { stride };
     }
     packet
 }
@@ -183,7 +183,7 @@ fn checked(flags: u8, bytes: &[u8]) -> PacketBuf {
 fn piece_of(packet: &PacketBuf) -> (u8, Vec<u8>) {
     let socket = if packet.udp.map(reversed).is_some() { SOCKET } else { CHECKSUM };
     match packet.segments {
-        Segments::Train { stride } => {
+        Segments::Burst { stride } => {
             (socket | MANY, [&stride.to_be_bytes()[..], packet.bytes()].concat())
         }
         Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => {
@@ -193,7 +193,7 @@ fn piece_of(packet: &PacketBuf) -> (u8, Vec<u8>) {
 }
 
 /// Every mode and pair of families, with and without UDP, with all algorithms in turn.
-fn setups() -> Vec<Wrapping> {
+fn setups() -> Vec<IpsecSetup> {
     use Family::{V4, V6};
     let modes = [
         (Mode::Tunnel, V4, V4),
@@ -204,19 +204,19 @@ fn setups() -> Vec<Wrapping> {
     ];
     let encaps = [None, Some(UdpEncapKind::Esp), Some(UdpEncapKind::NonIke)];
     let shapes = modes.iter().flat_map(|shape| encaps.map(|encap| (*shape, encap)));
-    let shapes = shapes.zip(Suite::ALL.iter().cycle()).enumerate();
+    let shapes = shapes.zip(EspSuite::ALL.iter().cycle()).enumerate();
     shapes
         .map(|(number, (((mode, inner, outer), encap), suite))| {
             let esn = if number % 2 == 0 { SaFlags::ESN } else { SaFlags::empty() };
             let window = if number % 2 == 0 { 128 } else { 0 };
-            let wrapping = Wrapping::new(mode, inner, outer);
-            Wrapping { encap, suite: *suite, flags: esn, window, ..wrapping }
+            let wrapping = IpsecSetup::new(mode, inner, outer);
+            IpsecSetup { encap, suite: *suite, flags: esn, window, ..wrapping }
         })
         .collect()
 }
 
-fn state(wrapping: &Wrapping, spi: u32) -> SaConfig {
-    let mut state = wrapping.sa(Way::Right, spi);
+fn state(wrapping: &IpsecSetup, spi: u32) -> SaConfig {
+    let mut state = wrapping.sa(PairDirection::LeftToRight, spi);
     if spi >= OPEN {
         (state.replay.window, state.flags) = (0, SaFlags::empty());
         state.transform = SaTransform {
@@ -229,14 +229,14 @@ fn state(wrapping: &Wrapping, spi: u32) -> SaConfig {
 }
 
 /// A gateway with the SAs of all setups.
-fn receiver() -> Gateway {
+fn receiver() -> TestGateway {
     let addresses = ["192.0.2.2", "2001:db8::2", "10.2.0.1", "fd00:2::1"];
     let settings = Settings {
         addresses: addresses.iter().map(|text| text.parse().expect("an address")).collect(),
         host: HostPort::SuperPackets { udp: UdpSuper::Taken },
         ..Settings::default()
     };
-    let mut gateway = Gateway::new(settings);
+    let mut gateway = TestGateway::new(settings);
     let changed = gateway.database.apply(gateway.now, |change| {
         for (number, wrapping) in (0_u32..).zip(setups()) {
             for spi in [0x1000 + number, OPEN + number] {
@@ -244,7 +244,7 @@ fn receiver() -> Gateway {
             }
             let first = wrapping.encap.is_none() && wrapping.outer == Family::V4;
             if first && wrapping.mode == Mode::Tunnel {
-                change.add_policy(wrapping.policy(Direction::In, Way::Right))?;
+                change.add_policy(wrapping.policy(Direction::In, PairDirection::LeftToRight))?;
             }
         }
         Ok::<_, uxfrm_engine::Error>(())
@@ -254,28 +254,31 @@ fn receiver() -> Gateway {
 }
 
 /// A gateway that drops packets without a policy and protects all others by ESP in IPv4.
-fn sender() -> Gateway {
-    let wrapping = Wrapping::tunnel4();
+fn sender() -> TestGateway {
+    let wrapping = IpsecSetup::tunnel4();
     let mut gateway = sender_of(&wrapping, state(&wrapping, 0x1000));
-    let six = Wrapping::new(Mode::Tunnel, Family::V6, Family::V4);
-    gateway.add_policy(six.policy(Direction::Out, Way::Right));
-    let block = Defaults { outbound: Action::Block, ..Defaults::default() };
+    let six = IpsecSetup::new(Mode::Tunnel, Family::V6, Family::V4);
+    gateway.add_policy(six.policy(Direction::Out, PairDirection::LeftToRight));
+    let block = DefaultActions { outbound: Action::Block, ..DefaultActions::default() };
     gateway.database.apply(gateway.now, |change| change.set_defaults(block));
     gateway
 }
 
-fn sender_of(wrapping: &Wrapping, state: SaConfig) -> Gateway {
-    let addresses = [wrapping.gateways(Way::Right).0, wrapping.hosts(Way::Right).0];
+fn sender_of(wrapping: &IpsecSetup, state: SaConfig) -> TestGateway {
+    let addresses = [
+        wrapping.gateways(PairDirection::LeftToRight).0,
+        wrapping.hosts(PairDirection::LeftToRight).0,
+    ];
     let settings =
         Settings { addresses: addresses.into_iter().collect(), ..wrapping.settings.clone() };
-    let mut gateway = Gateway::new(settings);
-    gateway.add_policy(wrapping.policy(Direction::Out, Way::Right));
+    let mut gateway = TestGateway::new(settings);
+    gateway.add_policy(wrapping.policy(Direction::Out, PairDirection::LeftToRight));
     gateway.add_sa(state);
     gateway
 }
 
-fn plain_packets(wrapping: &Wrapping) -> Vec<PacketBuf> {
-    let (source, destination) = wrapping.hosts(Way::Right);
+fn plain_packets(wrapping: &IpsecSetup) -> Vec<PacketBuf> {
+    let (source, destination) = wrapping.hosts(PairDirection::LeftToRight);
     let end = |address, port| std::net::SocketAddr::new(address, port).to_string();
     let (from, to) = (end(source, 7), end(destination, 9));
     vec![

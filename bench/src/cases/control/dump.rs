@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use uxfrm_engine::Moment;
-use uxfrm_netlink::{ClientId, Groups, Options as SocketOptions};
+use uxfrm_netlink::{ClientId, Groups, SocketOptions};
 
 use super::{InProcessServer, MakeRequest, message, new_sa, policy};
 use crate::BenchOptions;

@@ -5,9 +5,10 @@ use std::ops::Range;
 
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{
-    Action, Database, Direction, IfId, Level, Limits, Mark, Mode, Moment, Output, Policy,
+    Action, Database, Direction, IfId, LifetimeLimits, Mark, Mode, Moment, Output, Policy,
     PolicyFlags, PolicyIndex, PolicyKind, Prefix, Priority, ReplayConfig, Reqid, SaConfig, SaId,
-    SaProtocol, SaTransform, Selector, Settings, Spi, Template, UdpEncap, UdpEncapKind, Worker,
+    SaProtocol, SaTransform, Selector, Settings, Spi, Template, TemplateLevel, UdpEncap,
+    UdpEncapKind, Worker,
 };
 use uxfrm_packet::ipv4::{self, Ipv4Header};
 use uxfrm_packet::ipv6::Ipv6Header;
@@ -239,7 +240,7 @@ impl Addressing {
             spi: Spi(0),
             mode: self.mode(),
             reqid: Reqid(1),
-            level: Level::Required,
+            level: TemplateLevel::Required,
         };
         Ok(Policy {
             direction,
@@ -256,7 +257,7 @@ impl Addressing {
             mark: Mark::default(),
             if_id: IfId(0),
             flags: PolicyFlags::empty(),
-            limits: Limits::default(),
+            limits: LifetimeLimits::default(),
             offload: None,
         })
     }

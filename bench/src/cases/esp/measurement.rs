@@ -1,8 +1,8 @@
 //! The measurement of one row, and the baseline beside it.
 
 use anyhow::ensure;
-use uxfrm_crypto::{Authenticity, Crypter, Iv, OpenJob, SaKey, SealJob, SeqHigh, Transform};
-use uxfrm_engine::{Stage, Watch};
+use uxfrm_crypto::{Crypter, Iv, OpenJob, OpenStatus, SaKey, SealJob, SeqHigh, Transform};
+use uxfrm_engine::{Stage, StageWatch};
 use uxfrm_packet::{Batch, PacketBuf};
 
 use super::ends::{EndWorker, NOW, WorkerPair};
@@ -255,7 +255,7 @@ impl Measurement {
         jobs.chunks_mut(call).for_each(|jobs| crypter.open(jobs));
         let opening = TscClock::per_packet(from, jobs.len());
         ensure!(
-            jobs.iter().all(|job| job.verdict == Authenticity::Authentic),
+            jobs.iter().all(|job| job.verdict == OpenStatus::Authentic),
             "a packet was not opened"
         );
         Ok(opening)
@@ -279,7 +279,7 @@ fn copies(packets: &[PacketBuf], targets: &mut [[u8; 2048]], bytes: usize) -> f6
 }
 
 /// A [`Watch`] that also sees the ports.
-trait PortWatch: Watch {
+trait PortWatch: StageWatch {
     fn received(&mut self);
     fn transmitted(&mut self);
 }
@@ -291,9 +291,9 @@ impl PortWatch for () {
     fn transmitted(&mut self) {}
 }
 
-impl Watch for Stages {
+impl StageWatch for Stages {
     #[inline]
-    fn passed(&mut self, stage: Stage) {
+    fn stage_done(&mut self, stage: Stage) {
         self.sums[stage as usize] += self.lap();
     }
 }

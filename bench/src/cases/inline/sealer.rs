@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use anyhow::ensure;
 use uxfrm_crypto::{
-    Backend, Crypter, Iv, KeyMaterial, SaKey, SealJob, Sealing, SeqHigh, Transform,
+    Backend, Crypter, Iv, KeyMaterial, SaKey, SealJob, SealStatus, SeqHigh, Transform,
 };
 use uxfrm_packet::Protocol;
 use uxfrm_packet::ipv4::{self, Ipv4Header};
@@ -65,7 +65,7 @@ impl EspSealer {
         let iv = Iv::Counter(self.sequence.into());
         let mut job = [SealJob::in_place(&self.key, SeqHigh::None, iv, esp)];
         self.crypter.seal(&mut job);
-        ensure!(job[0].verdict == Sealing::Sealed, "a packet was not sealed");
+        ensure!(job[0].verdict == SealStatus::Sealed, "a packet was not sealed");
         Ok(())
     }
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use uxfrm_engine::{
-    AnswerId, CacheMode, CacheSettings, Database, Direction, Family, FlowKey, Moment, Policy,
-    PolicyCache, PolicyKey, PolicyName, Published, Spi,
+    CacheMode, CacheSettings, Database, Direction, Family, FlowKey, Moment, Policy, PolicyCache,
+    PolicyKey, PolicyName, Published, Spi, VerdictId,
 };
 use uxfrm_io::heap;
 
@@ -310,7 +310,7 @@ impl<'a> LookupWorker<'a> {
         sample: &mut Samples,
     ) {
         let start = Instant::now();
-        let mut found: Vec<AnswerId> = Vec::with_capacity(GROUP);
+        let mut found: Vec<VerdictId> = Vec::with_capacity(GROUP);
         for flows in flows.chunks_exact(GROUP).cycle() {
             if start.elapsed() > time {
                 break;
@@ -318,8 +318,8 @@ impl<'a> LookupWorker<'a> {
             found.clear();
             let from = TscClock::now();
             let snapshot = published.load();
-            cache.begin(&snapshot.spd);
-            cache.lookup_each(&snapshot.spd, Direction::Out, flows, Spi(0), &mut found);
+            cache.begin_batch(&snapshot.spd);
+            cache.lookup_batch(&snapshot.spd, Direction::Out, flows, Spi(0), &mut found);
             std::hint::black_box(found.len());
             sample.push(TscClock::per_packet(from, GROUP));
         }

@@ -137,7 +137,7 @@ mod tests {
     use std::net::IpAddr;
 
     use uxfrm_crypto::Backend;
-    use uxfrm_engine::{Database, Lookup, Moment};
+    use uxfrm_engine::{Database, Moment, PolicyLookup};
 
     use super::*;
     use crate::cases::lookup::{PolicyProfile, Random, matching_flow};
@@ -210,7 +210,7 @@ mod tests {
             let snapshot = database.snapshot();
             assert!(flows.len() >= 200);
             for (flow, named) in flows.iter().zip(named) {
-                let Lookup::Policy(entry) = snapshot.spd.lookup(Direction::Out, flow) else {
+                let PolicyLookup::Policy(entry) = snapshot.spd.lookup(Direction::Out, flow) else {
                     panic!("{}: no policy for {flow:?}", path.display());
                 };
                 let (line, named) = (entry.policy().priority.0 - 1, named.parse().unwrap());

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use uxfrm_engine::{
-    Action, AnswerId, CacheMode, CacheSettings, CacheStats, Direction, FlowKey, PolicyCache,
-    Ruling, Snapshot, Spi,
+    Action, CacheMode, CacheSettings, CacheStats, Direction, FlowKey, PolicyCache, PolicyOutcome,
+    Snapshot, Spi, VerdictId,
 };
 
 use super::packets::PacketHead;
@@ -27,7 +27,7 @@ pub(super) struct LookupMeasurement {
     pub(super) sample: Samples,
     mode: CacheMode,
     cache: PolicyCache,
-    ids: Vec<AnswerId>,
+    ids: Vec<VerdictId>,
     /// Cache statistics before the last round, and of it.
     before: CacheStats,
     round: CacheStats,
@@ -77,7 +77,8 @@ impl PacketStream {
     pub(super) fn weigh(&self, snapshot: &Snapshot) -> f64 {
         let mut flows = Vec::new();
         self.heads.iter().take(512).for_each(|head| head.parse(&mut flows));
-        let all: usize = flows.iter().map(|flow| snapshot.spd.weigh(self.direction, flow)).sum();
+        let all: usize =
+            flows.iter().map(|flow| snapshot.spd.estimate_cost(self.direction, flow)).sum();
         all as f64 / flows.len() as f64 / 10.0
     }
 
@@ -146,12 +147,12 @@ impl LookupMeasurement {
         };
         stream.pass(packets, |flows| {
             ids.clear();
-            cache.begin(spd);
-            cache.lookup_each(spd, stream.direction, flows, spi, ids);
-            let allowed = |id: &&AnswerId| match id.ruling() {
-                Ruling::Pass | Ruling::Protect => true,
-                Ruling::Block => false,
-                Ruling::Default => default == Action::Allow,
+            cache.begin_batch(spd);
+            cache.lookup_batch(spd, stream.direction, flows, spi, ids);
+            let allowed = |id: &&VerdictId| match id.outcome() {
+                PolicyOutcome::Bypass | PolicyOutcome::Protect => true,
+                PolicyOutcome::Block => false,
+                PolicyOutcome::Default => default == Action::Allow,
             };
             ids.iter().filter(allowed).count()
         })

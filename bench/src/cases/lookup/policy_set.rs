@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use uxfrm_crypto::Backend;
-use uxfrm_engine::{CacheMode, Database, Moment, Policy, Revision};
+use uxfrm_engine::{CacheMode, Database, Moment, Policy, Rebuild};
 
 use super::measurement::{LookupMeasurement, PacketStream};
 use crate::BenchOptions;
@@ -52,8 +52,8 @@ impl LoadOrder {
                 while let Some((due, _)) = database.poll_timeout() {
                     database.handle_timeout(due, &mut Vec::new());
                 }
-                let revised = database.take_revision().map(Revision::plan);
-                database.adopt(revised, Moment(0));
+                let revised = database.take_rebuild().map(Rebuild::build);
+                database.install_rebuilt(revised, Moment(0));
             }
         }
     }

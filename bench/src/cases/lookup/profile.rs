@@ -7,9 +7,9 @@ use std::str::FromStr;
 
 use anyhow::bail;
 use uxfrm_engine::{
-    Action, Direction, Family, FlowKey, IfId, Level, Limits, Mark, Mode, Policy, PolicyFlags,
+    Action, Direction, Family, FlowKey, IfId, LifetimeLimits, Mark, Mode, Policy, PolicyFlags,
     PolicyIndex, PolicyKind, PortMask, Prefix, Priority, Reqid, SaProtocol, Selector, Spi,
-    Template,
+    Template, TemplateLevel,
 };
 
 use super::random::Random;
@@ -326,7 +326,7 @@ pub fn policy(direction: Direction, selector: Selector, priority: u32) -> Policy
         mark: Mark::default(),
         if_id: IfId(0),
         flags: PolicyFlags::empty(),
-        limits: Limits::default(),
+        limits: LifetimeLimits::default(),
         offload: None,
     }
 }
@@ -358,7 +358,7 @@ fn with_template_to(peer: u128, policy: Policy) -> Policy {
         spi: Spi(0),
         mode: Mode::Tunnel,
         reqid: Reqid(u32::from_le_bytes([serial[0], serial[1], serial[2], serial[3]])),
-        level: Level::Required,
+        level: TemplateLevel::Required,
     };
     Policy { templates: vec![template], ..policy }
 }

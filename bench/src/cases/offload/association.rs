@@ -4,9 +4,9 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use uxfrm_crypto::{KeyMaterial, Transform};
 use uxfrm_engine::{
-    Action, Direction, Family, IfId, Level, Limits, Mark, Mode, Offload, Policy, PolicyFlags,
+    Action, Direction, Family, IfId, LifetimeLimits, Mark, Mode, Offload, Policy, PolicyFlags,
     PolicyIndex, PolicyKind, Prefix, Priority, ReplayConfig, Reqid, SaConfig, SaId, SaProtocol,
-    SaTransform, Selector, Spi, Template,
+    SaTransform, Selector, Spi, Template, TemplateLevel,
 };
 
 use super::plan::ProtectionPath;
@@ -92,12 +92,12 @@ impl HostSide {
                 spi: Spi(0),
                 mode: Mode::Transport,
                 reqid: REQID,
-                level: Level::Required,
+                level: TemplateLevel::Required,
             }],
             mark: Mark::default(),
             if_id: IfId(0),
             flags: PolicyFlags::empty(),
-            limits: Limits::default(),
+            limits: LifetimeLimits::default(),
             offload: kind.map(|kind| Offload { kind, device: DEVICE.into(), direction }),
         }
     }

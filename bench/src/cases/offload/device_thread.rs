@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
-use uxfrm_engine::{Handed, Received};
+use uxfrm_engine::{OffloadedPacket, ReceivedPacket};
 use uxfrm_io::poll::{Poller, Waker};
 use uxfrm_offload::{ModelNic, Queues};
 use uxfrm_packet::{BATCH, Batch, Checksum, PacketBuf, Pool, Segments, SizeClass};
@@ -21,11 +21,11 @@ pub(super) type Device<'a> = Option<&'a Mutex<ModelNic>>;
 pub(super) struct DeviceThread {
     poller: Poller,
     pool: Pool,
-    handed: Vec<Handed>,
+    handed: Vec<OffloadedPacket>,
     sent: Vec<TxEntry>,
     batch: Batch,
     arriving: Batch,
-    received: Vec<Received>,
+    received: Vec<ReceivedPacket>,
 }
 
 impl DeviceThread {
@@ -56,7 +56,7 @@ impl DeviceThread {
         rings.sent.take(&mut self.sent, &mut self.pool);
         for TxEntry { packet, handover } in self.sent.drain(..) {
             match handover {
-                Some(handover) => self.handed.push(Handed { packet, handover }),
+                Some(handover) => self.handed.push(OffloadedPacket { packet, handover }),
                 None => self.batch.push(packet),
             }
         }
@@ -74,7 +74,7 @@ impl DeviceThread {
                 // All NICs verify the checksums of plain packets.
                 self.received.extend(self.arriving.drain().map(|mut packet| {
                     packet.checksum = Checksum::Verified;
-                    Received::from(packet)
+                    ReceivedPacket::from(packet)
                 }));
                 0
             }
@@ -87,7 +87,7 @@ impl DeviceThread {
     fn copy(&mut self) {
         for packet in self.batch.drain() {
             let stride = match packet.segments {
-                Segments::Train { stride } => stride.into(),
+                Segments::Burst { stride } => stride.into(),
                 Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => packet.len().max(1),
             };
             for frame in packet.bytes().chunks(stride) {

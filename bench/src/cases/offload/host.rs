@@ -1,6 +1,6 @@
 //! The measured part of a host: from its port to the device's ring, and back.
 
-use uxfrm_engine::{Output, Received, Settings, Traffic, Worker};
+use uxfrm_engine::{Output, ReceivedPacket, Settings, TrafficCounters, Worker};
 use uxfrm_packet::{BATCH, Batch, PacketBuf, Pool, SizeClass};
 
 use super::association::HostSide;
@@ -29,8 +29,8 @@ pub(super) struct WorkerPort {
     /// Received packets.
     incoming: Vec<PacketBuf>,
     sent: Vec<TxEntry>,
-    arrived: Vec<Received>,
-    marked: Vec<Received>,
+    arrived: Vec<ReceivedPacket>,
+    marked: Vec<ReceivedPacket>,
 }
 
 impl HostWorker {
@@ -51,7 +51,7 @@ impl HostWorker {
             let rest = outgoing.len().saturating_sub(BATCH);
             outgoing.drain(rest..).rev().for_each(|packet| batch.push(packet));
             self.worker.outbound(batch, NOW, pool, out);
-            sent.extend(out.handed.drain(..).map(TxEntry::from));
+            sent.extend(out.offloaded.drain(..).map(TxEntry::from));
             sent.extend(out.wire.drain().map(TxEntry::from));
             rings.sent.put(sent, pool, &rings.waker);
         }
@@ -75,7 +75,7 @@ impl HostWorker {
     }
 
     /// Outbound and inbound traffic so far.
-    pub(super) fn traffic(&self) -> (Traffic, Traffic) {
+    pub(super) fn traffic(&self) -> (TrafficCounters, TrafficCounters) {
         (self.worker.outward(), self.worker.inward())
     }
 }

@@ -58,7 +58,7 @@ fn plug(database: &mut Database) -> anyhow::Result<Arc<Mutex<ModelNic>>> {
     let setup =
         NicSetup::new(Profile::by_name("unlimited").context("a profile of ours")?, DeviceId(7));
     let (nic, nics) = (Arc::new(Mutex::new(ModelNic::new(setup)?)), Nics::default());
-    ensure!(nics.plug(DEVICE, &nic, FunctionId::PHYSICAL), "the device has its function");
+    ensure!(nics.add_function(DEVICE, &nic, FunctionId::PHYSICAL), "the device has its function");
     database.set_devices(Box::new(nics));
     Ok(nic)
 }

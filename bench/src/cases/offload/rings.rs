@@ -1,9 +1,9 @@
 //! The rings between a worker and the device thread, as gateways have them.
 
-use uxfrm_engine::{Handed, Handover, Received};
+use uxfrm_engine::{OffloadOrder, OffloadedPacket, ReceivedPacket};
 use uxfrm_io::poll::Waker;
 use uxfrm_packet::PacketBuf;
-use uxfrm_runtime::{Carries, Exchange};
+use uxfrm_runtime::{BufferRing, HasPacket};
 
 use super::RING;
 
@@ -11,9 +11,9 @@ use super::RING;
 #[derive(Debug)]
 pub(super) struct DeviceRings {
     /// From the host to the device.
-    pub(super) sent: Exchange<TxEntry>,
+    pub(super) sent: BufferRing<TxEntry>,
     /// From the device to the other host.
-    pub(super) received: Exchange<Received>,
+    pub(super) received: BufferRing<ReceivedPacket>,
     /// Wakes the device thread when a ring is no longer empty.
     pub(super) waker: Waker,
 }
@@ -23,16 +23,16 @@ pub(super) struct DeviceRings {
 pub(super) struct TxEntry {
     pub(super) packet: PacketBuf,
     /// What the device does; `None` to send the packet as it is.
-    pub(super) handover: Option<Handover>,
+    pub(super) handover: Option<OffloadOrder>,
 }
 
 impl DeviceRings {
     pub(super) fn new(waker: Waker) -> Self {
-        Self { sent: Exchange::new(RING), received: Exchange::new(RING), waker }
+        Self { sent: BufferRing::new(RING), received: BufferRing::new(RING), waker }
     }
 }
 
-impl Carries for TxEntry {
+impl HasPacket for TxEntry {
     fn packet(&self) -> &PacketBuf {
         &self.packet
     }
@@ -48,8 +48,8 @@ impl From<PacketBuf> for TxEntry {
     }
 }
 
-impl From<Handed> for TxEntry {
-    fn from(Handed { packet, handover }: Handed) -> Self {
+impl From<OffloadedPacket> for TxEntry {
+    fn from(OffloadedPacket { packet, handover }: OffloadedPacket) -> Self {
         Self { packet, handover: Some(handover) }
     }
 }

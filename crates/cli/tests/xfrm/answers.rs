@@ -4,11 +4,11 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::TestRunner;
 use uxfrm_netlink::client::{
-    RawAlgorithm, RawEncap, RawId, RawLimits, RawMark, RawOffload, RawPolicy, RawPolicyType,
-    RawReplay, RawReplayEsn, RawSa, RawSelector, RawSizedAlgorithm, RawTemplate, RawUsage, Request,
-    padded_name,
+    NetlinkRequest, RawAlgorithm, RawEncap, RawId, RawLimits, RawMark, RawOffload, RawPolicy,
+    RawPolicyType, RawReplay, RawReplayEsn, RawSa, RawSelector, RawSizedAlgorithm, RawTemplate,
+    RawUsage, padded_name,
 };
-use uxfrm_netlink::{AttributeType as Type, Flags, MessageType};
+use uxfrm_netlink::{AttributeType as Type, MessageType, NetlinkFlags};
 use zerocopy::{FromZeros as _, IntoBytes as _};
 
 use crate::programs::{ip, is_new, run_ip, run_ours};
@@ -33,7 +33,7 @@ fn policies_have_the_same_text() {
     compare(policy, "policy");
 }
 
-fn compare<S: Strategy<Value = Request>>(strategy: impl Fn(Known) -> S, object: &str) {
+fn compare<S: Strategy<Value = NetlinkRequest>>(strategy: impl Fn(Known) -> S, object: &str) {
     let Some(ip) = ip() else { return };
     let known = if is_new(&ip) { Known::New } else { Known::Old };
     let mut runner = TestRunner::deterministic();
@@ -58,7 +58,7 @@ fn compare<S: Strategy<Value = Request>>(strategy: impl Fn(Known) -> S, object: 
 fn filtered_lists_have_the_same_members() {
     let Some(ip) = ip() else { return };
     let mut runner = TestRunner::deterministic();
-    let answers = |object: &str, runner: &mut TestRunner| -> Vec<Request> {
+    let answers = |object: &str, runner: &mut TestRunner| -> Vec<NetlinkRequest> {
         let state = state(Known::Old);
         let policy = policy(Known::Old);
         (0..300)
@@ -345,15 +345,15 @@ fn whole<T: zerocopy::IntoBytes + zerocopy::Immutable>(
     kind: MessageType,
     info: &T,
     attributes: Vec<Option<Attribute>>,
-) -> Request {
-    let mut request = Request::new(kind, Flags::empty()).body(info);
+) -> NetlinkRequest {
+    let mut request = NetlinkRequest::new(kind, NetlinkFlags::empty()).body(info);
     for (kind, value) in attributes.into_iter().flatten() {
         request.parts(kind, &[&value]);
     }
     request
 }
 
-fn state(known: Known) -> impl Strategy<Value = Request> {
+fn state(known: Known) -> impl Strategy<Value = NetlinkRequest> {
     let mut attributes = common();
     attributes.extend([
         attribute(Type::AlgAuth, plain("hmac(sha1)")),
@@ -426,7 +426,7 @@ fn state(known: Known) -> impl Strategy<Value = Request> {
         )
 }
 
-fn policy(known: Known) -> impl Strategy<Value = Request> {
+fn policy(known: Known) -> impl Strategy<Value = NetlinkRequest> {
     let mut attributes = common();
     attributes.extend([
         attribute(Type::Tmpl, templates()),

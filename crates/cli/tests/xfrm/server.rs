@@ -11,8 +11,8 @@ use nix::sys::socket::{
     socket,
 };
 use tempfile::TempDir;
-use uxfrm_netlink::client::{RawPolicy, RawSa, Request};
-use uxfrm_netlink::{Flags, Message, MessageType, Messages};
+use uxfrm_netlink::client::{NetlinkRequest, RawPolicy, RawSa};
+use uxfrm_netlink::{MessageType, NetlinkFlags, NetlinkMessage, NetlinkMessages};
 use zerocopy::FromZeros as _;
 
 /// A running server and the requests that it received.
@@ -29,7 +29,7 @@ const DONE: u16 = 3;
 
 impl Server {
     /// Answers dumps with `dump`, and other requests with a message of the right type.
-    pub(crate) fn start(dump: Vec<Request>) -> Self {
+    pub(crate) fn start(dump: Vec<NetlinkRequest>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let socket =
             socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).unwrap();
@@ -67,7 +67,7 @@ struct Client {
     socket: OwnedFd,
     port: u32,
     sink: Arc<Mutex<Vec<Vec<u8>>>>,
-    dump: Arc<Vec<Request>>,
+    dump: Arc<Vec<NetlinkRequest>>,
 }
 
 impl Client {
@@ -82,7 +82,7 @@ impl Client {
                 self.greet(&mut buffer[..len]);
                 continue;
             }
-            for message in Messages::of(&buffer[..len]) {
+            for message in NetlinkMessages::of(&buffer[..len]) {
                 self.sink.lock().unwrap().push(message.bytes.to_vec());
                 self.answer(&message);
             }
@@ -97,9 +97,9 @@ impl Client {
         }
     }
 
-    fn answer(&self, message: &Message<'_>) {
+    fn answer(&self, message: &NetlinkMessage<'_>) {
         let seq = message.header.seq;
-        if message.flags().intersects(Flags::DUMP) {
+        if message.flags().intersects(NetlinkFlags::DUMP) {
             self.dump.iter().for_each(|one| self.reply(one.bytes(), seq));
             self.reply(&header(DONE, &[0; 4]), seq);
             return;
@@ -107,7 +107,7 @@ impl Client {
         let content = content(MessageType::from_number(message.header.kind).unwrap());
         if let Some(content) = content {
             self.reply(content.bytes(), seq);
-        } else if message.flags().contains(Flags::ACK) {
+        } else if message.flags().contains(NetlinkFlags::ACK) {
             let body = [&0_i32.to_ne_bytes()[..], &message.bytes[..16]].concat();
             self.reply(&header(ERROR, &body), seq);
         }
@@ -128,8 +128,8 @@ impl Client {
 }
 
 /// The answer to a request for one object.
-fn content(kind: MessageType) -> Option<Request> {
-    let new = |kind| Request::new(kind, Flags::empty());
+fn content(kind: MessageType) -> Option<NetlinkRequest> {
+    let new = |kind| NetlinkRequest::new(kind, NetlinkFlags::empty());
     if matches!(kind, MessageType::GetSa | MessageType::AllocSpi) {
         return Some(new(MessageType::NewSa).body(&RawSa { family: 2, ..RawSa::new_zeroed() }));
     }

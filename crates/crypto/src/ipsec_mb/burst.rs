@@ -8,7 +8,7 @@ use zeroize::Zeroize;
 use super::Worker;
 use super::ffi::{self, AeadJob, CipherJob, MacJob};
 use super::keys::{BurstKey, BurstKind, Mac};
-use crate::job::{Authenticity, Iv, OpenJob, SealJob, Sealing, TextSpan};
+use crate::job::{Authenticity, Iv, OpenJob, SealJob, SealStatus, TextSpan};
 use crate::key::SaKey;
 use crate::portable::{
     Aad, Received, append_seq_high, array, copy_in, copy_out, counter_block, refused, verdict,
@@ -35,7 +35,7 @@ pub(super) fn seal(worker: &mut Worker, jobs: &mut [SealJob<'_>], chosen: &[u32]
     };
     for i in chosen {
         let job = &mut jobs[*i as usize];
-        job.verdict = if done { Sealing::Sealed } else { refused(job.esp) };
+        job.verdict = if done { SealStatus::Sealed } else { refused(job.esp) };
     }
 }
 

@@ -8,7 +8,7 @@ use super::ffi::GcmJob;
 use super::keys::DirectKey;
 use super::{BURST, Worker, ffi};
 use crate::icv;
-use crate::job::{EspParts, Iv, OpenJob, SealJob, Sealing, SeqHigh, TextSpan};
+use crate::job::{EspParts, Iv, OpenJob, SealJob, SealStatus, SeqHigh, TextSpan};
 use crate::portable::{Aad, array, copy_in, copy_out, verdict, write_counter};
 use crate::transform::HEADER_LEN;
 
@@ -50,7 +50,7 @@ impl DirectCalls {
         self.tag_len = parts.icv.len();
         let span = TextSpan::into(parts.text, job.plain);
         self.push(key, head, iv, span, parts.icv.as_mut_ptr());
-        job.verdict = Sealing::Sealed;
+        job.verdict = SealStatus::Sealed;
     }
 
     /// Queues a packet to be opened: job `place` of its batch.
@@ -192,7 +192,7 @@ pub(super) fn seal_gmac(
     copy_in(job.plain, parts.text);
     let tag = gmac(worker, key, &aad, &parts);
     parts.icv.copy_from_slice(&tag);
-    job.verdict = Sealing::Sealed;
+    job.verdict = SealStatus::Sealed;
 }
 
 /// Verifies a packet without encryption.

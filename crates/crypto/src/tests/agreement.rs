@@ -51,7 +51,7 @@ fn seal_all(cases: &[Case], backend: Backend, in_place: bool) -> Vec<Vec<u8>> {
         });
     }
     Crypter::new().unwrap().seal(&mut jobs);
-    assert!(jobs.iter().all(|job| job.verdict == Sealing::Sealed));
+    assert!(jobs.iter().all(|job| job.verdict == SealStatus::Sealed));
     drop(jobs);
     packets
 }
@@ -62,7 +62,7 @@ fn open_all(
     packets: &[Vec<u8>],
     backend: Backend,
     in_place: bool,
-) -> Vec<(Authenticity, Vec<u8>)> {
+) -> Vec<(OpenStatus, Vec<u8>)> {
     let keys: Vec<SaKey> =
         cases.iter().map(|case| key(&case.transform, case.seed, backend)).collect();
     let mut packets = packets.to_vec();
@@ -75,7 +75,7 @@ fn open_all(
         });
     }
     Crypter::new().unwrap().open(&mut jobs);
-    let verdicts: Vec<Authenticity> = jobs.iter().map(|job| job.verdict).collect();
+    let verdicts: Vec<OpenStatus> = jobs.iter().map(|job| job.verdict).collect();
     drop(jobs);
     let texts = cases.iter().zip(&packets).zip(&plains).map(|((case, esp), plain)| {
         if in_place { text_of(&case.transform, esp).to_vec() } else { plain.clone() }
@@ -100,7 +100,7 @@ fn check(cases: &[Case]) {
                 cases.iter().zip(open_all(cases, &reference, backend, in_place))
             {
                 let what = format!("{} {backend:?} in place {in_place}", case.transform.name());
-                assert_eq!(verdict, Authenticity::Authentic, "{what}");
+                assert_eq!(verdict, OpenStatus::Authentic, "{what}");
                 assert_eq!(text, case.text, "{what}");
             }
         }

@@ -30,7 +30,7 @@ fn a_flipped_bit_is_refused() {
                 for (bit, job) in jobs.iter().enumerate() {
                     assert_eq!(
                         job.verdict,
-                        Authenticity::Forged,
+                        OpenStatus::Forged,
                         "{} {backend:?} bit {bit}",
                         transform.name()
                     );
@@ -52,7 +52,7 @@ fn a_flipped_bit_is_refused() {
                 }
                 assert_eq!(
                     open_one(&mut crypter, &key, seq_high, &mut genuine),
-                    Authenticity::Authentic
+                    OpenStatus::Authentic
                 );
             }
         }
@@ -72,14 +72,14 @@ fn a_flipped_bit_of_the_high_half_is_refused() {
                 let verdict = open_one(&mut crypter, &key, SeqHigh::Esn(9 ^ 1 << bit), &mut esp);
                 assert_eq!(
                     verdict,
-                    Authenticity::Forged,
+                    OpenStatus::Forged,
                     "{} {backend:?} bit {bit}",
                     transform.name()
                 );
             }
             assert_eq!(
                 open_one(&mut crypter, &key, SeqHigh::None, &mut genuine),
-                Authenticity::Forged
+                OpenStatus::Forged
             );
         }
     }
@@ -107,8 +107,7 @@ fn forgery_leaves_other_packets_of_burst() {
                 .collect();
             crypter.open(&mut jobs);
             for (i, job) in jobs.iter().enumerate() {
-                let expected =
-                    if i % 3 == 0 { Authenticity::Forged } else { Authenticity::Authentic };
+                let expected = if i % 3 == 0 { OpenStatus::Forged } else { OpenStatus::Authentic };
                 assert_eq!(job.verdict, expected, "{} {backend:?} packet {i}", transform.name());
             }
             drop(jobs);
@@ -139,10 +138,10 @@ fn shapes_are_checked() {
                 let fits = text.is_some_and(|text| text >= 2 && text % transform.block_len() == 0);
                 let mut esp = vec![0xaa; len];
                 let opened = open_one(&mut crypter, &key, SeqHigh::None, &mut esp);
-                assert_eq!(opened == Authenticity::Runt, !fits, "{} {len}", transform.name());
+                assert_eq!(opened == OpenStatus::TooShort, !fits, "{} {len}", transform.name());
                 let mut esp = vec![0xaa; len];
                 let sealed = seal_one(&mut crypter, &key, SeqHigh::None, Iv::Counter(1), &mut esp);
-                assert_eq!(sealed == Sealing::Malformed, !fits, "{} {len}", transform.name());
+                assert_eq!(sealed == SealStatus::Malformed, !fits, "{} {len}", transform.name());
                 assert!(fits || esp.iter().all(|byte| *byte == 0));
             }
         }
@@ -164,7 +163,7 @@ fn seal_reports_whether_any_was_refused() {
             .map(|(key, esp)| SealJob::in_place(key, SeqHigh::None, Iv::Counter(1), esp))
             .collect();
         let all = crypter.seal(&mut jobs);
-        assert_eq!(all, jobs.iter().all(|job| job.verdict == Sealing::Sealed));
+        assert_eq!(all, jobs.iter().all(|job| job.verdict == SealStatus::Sealed));
         all
     };
     for backend in backends() {
@@ -191,13 +190,13 @@ fn out_of_place_lengths_are_checked() {
             let mut jobs =
                 [SealJob::out_of_place(&key, SeqHigh::None, Iv::Counter(1), &mut esp, &plain)];
             crypter.seal(&mut jobs);
-            assert_eq!(jobs[0].verdict, Sealing::Malformed);
+            assert_eq!(jobs[0].verdict, SealStatus::Malformed);
         }
         let mut esp = packet(&transform, 1, &TEXT);
         let mut plain = [0; 31];
         let mut jobs = [OpenJob::out_of_place(&key, SeqHigh::None, &mut esp, &mut plain)];
         crypter.open(&mut jobs);
-        assert_eq!(jobs[0].verdict, Authenticity::Runt);
+        assert_eq!(jobs[0].verdict, OpenStatus::TooShort);
     }
 }
 
@@ -221,7 +220,7 @@ proptest! {
             Crypter::new().unwrap().open(&mut jobs);
             for job in &jobs {
                 // A 32-bit ICV is guessed once in four thousand million times.
-                prop_assert!(matches!(job.verdict, Authenticity::Forged | Authenticity::Runt));
+                prop_assert!(matches!(job.verdict, OpenStatus::Forged | OpenStatus::TooShort));
             }
         }
     }

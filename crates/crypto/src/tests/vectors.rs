@@ -21,18 +21,21 @@ fn check(
         let what = format!("{} {backend:?}", transform.name());
 
         let mut esp = [lead, text, &vec![0; transform.icv_len()]].concat();
-        assert_eq!(seal_one(&mut crypter, &key, seq_high, Iv::InPacket, &mut esp), Sealing::Sealed);
+        assert_eq!(
+            seal_one(&mut crypter, &key, seq_high, Iv::InPacket, &mut esp),
+            SealStatus::Sealed
+        );
         assert_eq!(esp, expected, "{what}: in place");
 
         let mut esp = [lead, &vec![0; sealed.len()]].concat();
         let mut jobs = [SealJob::out_of_place(&key, seq_high, Iv::InPacket, &mut esp, text)];
         crypter.seal(&mut jobs);
-        assert_eq!(jobs[0].verdict, Sealing::Sealed);
+        assert_eq!(jobs[0].verdict, SealStatus::Sealed);
         assert_eq!(esp, expected, "{what}: out of place");
 
         assert_eq!(
             open_one(&mut crypter, &key, seq_high, &mut esp),
-            Authenticity::Authentic,
+            OpenStatus::Authentic,
             "{what}"
         );
         assert_eq!(text_of(transform, &esp), text, "{what}: opened");

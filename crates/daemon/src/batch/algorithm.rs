@@ -3,12 +3,15 @@
 use uxfrm_crypto::{Error as CryptoError, KeyMaterial, Transform};
 use uxfrm_engine::SaTransform;
 use uxfrm_xfrm::grammar::{
-    AEADS, AUTHS, Algorithm, AlgorithmKind, CIPHERS, Error, Fault, Position, one_of,
+    AEADS, AUTHS, Algorithm, AlgorithmKind, CIPHERS, Error, Position, SyntaxError, one_of,
 };
 
 /// The transform, if crypto knows the names and takes keys of these lengths. What is wrong with the
 /// pair is wrong at `end`.
-pub(super) fn transform(algorithms: Vec<Algorithm>, end: Position) -> Result<SaTransform, Fault> {
+pub(super) fn transform(
+    algorithms: Vec<Algorithm>,
+    end: Position,
+) -> Result<SaTransform, SyntaxError> {
     let (mut aead, mut cipher, mut auth) = (None, None, None);
     for algorithm in algorithms {
         match algorithm.kind {
@@ -24,7 +27,7 @@ pub(super) fn transform(algorithms: Vec<Algorithm>, end: Position) -> Result<SaT
     }
 }
 
-fn aead_transform(aead: Algorithm) -> Result<SaTransform, Fault> {
+fn aead_transform(aead: Algorithm) -> Result<SaTransform, SyntaxError> {
     let icv_bits = aead.bits.unwrap_or_default();
     let transform = Transform::aead(aead.name(), aead.key_bits(), icv_bits)
         .map_err(|error| refused(&error, &aead))?;
@@ -39,7 +42,7 @@ fn pair_transform(
     cipher: Option<Algorithm>,
     auth: Option<Algorithm>,
     end: Position,
-) -> Result<SaTransform, Fault> {
+) -> Result<SaTransform, SyntaxError> {
     // One after the other, so that a refusal names the right word.
     let cipher_name = cipher.as_ref().map(|cipher| (cipher.name(), cipher.key_bits()));
     if let Some(cipher) = &cipher {
@@ -49,7 +52,7 @@ fn pair_transform(
     let transform =
         Transform::cipher_auth(cipher_name, auth_name).map_err(|error| match &auth {
             Some(auth) => refused(&error, auth),
-            None => Fault { at: end, error: Error::Rule(error.to_string()) },
+            None => SyntaxError { at: end, error: Error::Rule(error.to_string()) },
         })?;
     let key = |algorithm: Option<Algorithm>| {
         algorithm.map_or_else(KeyMaterial::empty, |algorithm| algorithm.key)
@@ -57,7 +60,7 @@ fn pair_transform(
     Ok(SaTransform { transform, encryption_key: key(cipher), authentication_key: key(auth) })
 }
 
-fn refused(error: &CryptoError, algorithm: &Algorithm) -> Fault {
+fn refused(error: &CryptoError, algorithm: &Algorithm) -> SyntaxError {
     let detail = match error {
         // The name may be a key whose algorithm was forgotten.
         CryptoError::AeadNotFound { icv_bits, .. } => {
@@ -79,7 +82,7 @@ fn refused(error: &CryptoError, algorithm: &Algorithm) -> Fault {
         algorithm: algorithm.kind.name(),
         expected: one_of(known(algorithm.kind)),
     };
-    Fault { at: algorithm.at, error }
+    SyntaxError { at: algorithm.at, error }
 }
 
 const fn known(kind: AlgorithmKind) -> &'static [&'static str] {

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use uxfrm_engine::{
-    Change, Database, Defaults, Error as Refusal, Moment, PolicyKey, PolicyName, SaProtocol,
+    Database, DefaultActions, Error as Refusal, Moment, PolicyKey, PolicyName, SaProtocol,
+    Transaction,
 };
 
 use crate::batch::{self, Command, LoadError, Located, PolicyTarget};
@@ -64,7 +65,7 @@ pub(crate) fn load(
 }
 
 /// Which lines of a file were not carried out.
-fn carry_out(change: &mut Change<'_>, file: &Path) -> Result<Vec<Error>, LoadError> {
+fn carry_out(change: &mut Transaction<'_>, file: &Path) -> Result<Vec<Error>, LoadError> {
     let text = batch::text(file)?;
     if batch::is_exposed(file, &text) {
         tracing::warn!(
@@ -82,7 +83,7 @@ fn carry_out(change: &mut Change<'_>, file: &Path) -> Result<Vec<Error>, LoadErr
     if wrong.is_empty() { Ok(refused) } else { Err(LoadError::Lines(wrong)) }
 }
 
-fn run(change: &mut Change<'_>, file: &Path, line: Located<Command>) -> Result<(), Error> {
+fn run(change: &mut Transaction<'_>, file: &Path, line: Located<Command>) -> Result<(), Error> {
     let misplaced = |command| Err(Error::Misplaced { file: file.into(), line: line.line, command });
     let done = match line.value {
         Command::StateAdd(config) => change.add_sa(*config).map(drop),
@@ -112,7 +113,7 @@ fn run(change: &mut Change<'_>, file: &Path, line: Located<Command>) -> Result<(
         }
         Command::SetDefault { inbound, forward, outbound } => {
             let old = change.defaults();
-            change.set_defaults(Defaults {
+            change.set_defaults(DefaultActions {
                 inbound: inbound.unwrap_or(old.inbound),
                 forward: forward.unwrap_or(old.forward),
                 outbound: outbound.unwrap_or(old.outbound),

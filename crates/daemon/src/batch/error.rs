@@ -2,7 +2,7 @@
 
 use std::{fmt, io};
 
-use uxfrm_xfrm::grammar::{Error, Fault};
+use uxfrm_xfrm::grammar::{Error, SyntaxError};
 
 /// A wrong line of a batch file:
 /// `states.batch:3:21: "prot" is unknown; expected one of: src dst proto spi`.
@@ -20,7 +20,7 @@ pub struct BatchError {
 }
 
 impl BatchError {
-    pub(super) fn new(source: &str, Fault { at, error }: Fault) -> Self {
+    pub(super) fn new(source: &str, SyntaxError { at, error }: SyntaxError) -> Self {
         Self { source_name: source.to_owned(), line: at.line, column: at.column, error }
     }
 }

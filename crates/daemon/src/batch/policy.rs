@@ -1,11 +1,11 @@
 //! Turns a policy of a batch file into one that the databases take.
 
 use uxfrm_engine::{Family, Offload, OffloadKind, Policy, Template};
-use uxfrm_xfrm::grammar::{PolicyWords, TemplateWords};
+use uxfrm_xfrm::grammar::{PolicyArgs, TemplateArgs};
 
 /// What the kernel makes of what `ip` sends for it. A security context is taken and not kept, as by
 /// a kernel without a security module.
-pub(super) fn policy(words: PolicyWords) -> Box<Policy> {
+pub(super) fn policy(words: PolicyArgs) -> Box<Policy> {
     let direction = words.direction;
     let family = words.selector.family();
     Box::new(Policy {
@@ -29,7 +29,7 @@ pub(super) fn policy(words: PolicyWords) -> Box<Policy> {
 }
 
 /// Without addresses it has the policy's family (`net/xfrm/xfrm_user.c: validate_tmpl`).
-fn template(words: TemplateWords, policy: Family) -> Template {
+fn template(words: TemplateArgs, policy: Family) -> Template {
     let family = words.family.unwrap_or(policy);
     Template {
         source: words.source.unwrap_or_else(|| family.unspecified()),

@@ -3,14 +3,14 @@
 
 use std::sync::Arc;
 
-use uxfrm_engine::{Database, Defaults, PolicyEntry, Sa};
+use uxfrm_engine::{Database, DefaultActions, PolicyEntry, Sa};
 
 /// States by insertion number and policies by age, which are never reused.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FileOwned {
     states: Numbers,
     policies: Numbers,
-    defaults: Defaults,
+    defaults: DefaultActions,
 }
 
 /// In order: a million take no more than eight megabytes.
@@ -36,8 +36,8 @@ impl FileOwned {
     pub(crate) fn all(database: &Database) -> Self {
         let now = database.current();
         Self {
-            states: now.sad.iter().map(|sa| sa.turn()).collect(),
-            policies: now.spd.iter().map(|entry| entry.place().age()).collect(),
+            states: now.sad.iter().map(|sa| sa.insertion_seq()).collect(),
+            policies: now.spd.iter().map(|entry| entry.precedence().insertion_seq()).collect(),
             defaults: now.spd.defaults(),
         }
     }
@@ -46,20 +46,20 @@ impl FileOwned {
     pub(crate) fn restored(
         states: impl Iterator<Item = u64>,
         policies: impl Iterator<Item = u64>,
-        defaults: Defaults,
+        defaults: DefaultActions,
     ) -> Self {
         Self { states: states.collect(), policies: policies.collect(), defaults }
     }
 
     pub(crate) fn has_state(&self, sa: &Sa) -> bool {
-        self.states.has(sa.turn())
+        self.states.has(sa.insertion_seq())
     }
 
     pub(crate) fn has_policy(&self, entry: &PolicyEntry) -> bool {
-        self.policies.has(entry.place().age())
+        self.policies.has(entry.precedence().insertion_seq())
     }
 
-    pub(crate) const fn defaults(&self) -> Defaults {
+    pub(crate) const fn defaults(&self) -> DefaultActions {
         self.defaults
     }
 }

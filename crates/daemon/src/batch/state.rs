@@ -1,21 +1,23 @@
 //! Turns a state of a batch file into one that the databases take.
 
 use uxfrm_engine::{Cpu, Family, Mark, ReplayConfig, SaConfig, SaFlags, Selector, UdpEncap};
-use uxfrm_xfrm::grammar::{EncapWords, Fault, Part, ReplayWords, SelectorFilter, StateWords};
+use uxfrm_xfrm::grammar::{
+    EncapArgs, ReplayArgs, SelectorFilter, StateArgs, StateClause, SyntaxError,
+};
 
 use super::algorithm;
 
 /// What the kernel makes of what `ip` sends for it.
-pub(super) fn config(words: StateWords) -> Result<Box<SaConfig>, Fault> {
+pub(super) fn config(words: StateArgs) -> Result<Box<SaConfig>, SyntaxError> {
     let family = Family::of(words.id.destination);
     let (mut encap, mut care_of, mut algorithms) = (None, None, Vec::new());
     for part in words.parts {
         match part {
-            Part::Encap(words) => encap = Some(words),
-            Part::CareOf(address) => care_of = Some(address),
+            StateClause::Encap(words) => encap = Some(words),
+            StateClause::CareOf(address) => care_of = Some(address),
             // Taken and not kept, as by a kernel without a security module.
-            Part::Context(_) => {}
-            Part::Algorithm(algorithm) => algorithms.push(algorithm),
+            StateClause::Context(_) => {}
+            StateClause::Algorithm(algorithm) => algorithms.push(algorithm),
         }
     }
     Ok(Box::new(SaConfig {
@@ -55,7 +57,7 @@ fn output_mark(mark: Mark) -> Mark {
 }
 
 /// Upper halves count with ESN only.
-fn replay(words: ReplayWords, flags: SaFlags) -> ReplayConfig {
+fn replay(words: ReplayArgs, flags: SaFlags) -> ReplayConfig {
     let esn = flags.contains(SaFlags::ESN);
     let joined =
         |[lower, upper]: [u32; 2]| u64::from(lower) | if esn { u64::from(upper) << 32 } else { 0 };
@@ -66,7 +68,7 @@ fn replay(words: ReplayWords, flags: SaFlags) -> ReplayConfig {
     }
 }
 
-fn udp_encap(words: EncapWords, family: Family) -> UdpEncap {
+fn udp_encap(words: EncapArgs, family: Family) -> UdpEncap {
     UdpEncap {
         kind: words.kind,
         source_port: words.source_port,

@@ -1,9 +1,10 @@
 use std::net::IpAddr;
 
 use uxfrm_engine::{
-    Action, Budget, Cpu, Direction, Family, IfId, Level, Limits, Mark, Mode, Offload, OffloadKind,
-    Policy, PolicyFlags, PolicyIndex, PolicyKind, PortMask, Prefix, Priority, ReplayConfig, Reqid,
-    SaConfig, SaExtraFlags, SaFlags, SaProtocol, Spi, Template, UdpEncap, UdpEncapKind,
+    Action, Cpu, Direction, Family, IfId, LifetimeLimits, Mark, Mode, Offload, OffloadKind, Policy,
+    PolicyFlags, PolicyIndex, PolicyKind, PortMask, Prefix, Priority, ReplayConfig, Reqid,
+    SaConfig, SaExtraFlags, SaFlags, SaProtocol, SoftHardLimit, Spi, Template, TemplateLevel,
+    UdpEncap, UdpEncapKind,
 };
 
 use super::*;
@@ -68,7 +69,7 @@ fn the_niantic_slides_lines_are_read_as_they_stand() {
             spi: Spi(7),
             mode: Mode::Transport,
             reqid: Reqid(7),
-            level: Level::Required,
+            level: TemplateLevel::Required,
         }]
     );
     let Command::PolicyAdd(inbound) = &inbound.value else { panic!() };
@@ -130,10 +131,10 @@ fn every_word_of_a_state_lands_in_its_field() {
     assert_eq!(selector.protocol, 6);
     assert_eq!(selector.source_port, PortMask::exactly(80));
     assert_eq!(selector.destination_port, PortMask::exactly(8080));
-    assert_eq!(s.limits.added_seconds, Budget { soft: 1, hard: 2 });
-    assert_eq!(s.limits.used_seconds, Budget { soft: 3, hard: 4 });
-    assert_eq!(s.limits.bytes, Budget { soft: 5, hard: 6 });
-    assert_eq!(s.limits.packets, Budget { soft: 7, hard: 8 });
+    assert_eq!(s.limits.added_seconds, SoftHardLimit { soft: 1, hard: 2 });
+    assert_eq!(s.limits.used_seconds, SoftHardLimit { soft: 3, hard: 4 });
+    assert_eq!(s.limits.bytes, SoftHardLimit { soft: 5, hard: 6 });
+    assert_eq!(s.limits.packets, SoftHardLimit { soft: 7, hard: 8 });
     let encap = UdpEncap {
         kind: UdpEncapKind::Esp,
         source_port: 4500,
@@ -151,8 +152,9 @@ fn every_word_of_a_state_lands_in_its_field() {
 #[test]
 fn what_a_state_does_not_say_has_the_kernels_defaults() {
     let s = state("");
-    let never = Budget { soft: 0, hard: 0 };
-    let limits = Limits { added_seconds: never, used_seconds: never, ..Limits::default() };
+    let never = SoftHardLimit { soft: 0, hard: 0 };
+    let limits =
+        LifetimeLimits { added_seconds: never, used_seconds: never, ..LifetimeLimits::default() };
     assert_eq!((s.mode, s.mark, s.limits), (Mode::Transport, Mark::default(), limits));
     assert_eq!(s.selector, Some(uxfrm_engine::Selector::any(Family::V4)));
     assert_eq!(state("flag af-unspec").selector, None);
@@ -213,13 +215,13 @@ fn every_word_of_a_policy_lands_in_its_field() {
     assert_eq!((p.action, p.priority, p.if_id), (Action::Block, Priority(100), IfId(7)));
     let all_words = PolicyFlags::all().difference(PolicyFlags::HELD);
     assert_eq!((p.mark, p.flags), (Mark { value: 1, mask: 3 }, all_words));
-    assert_eq!(p.limits.packets, Budget { soft: Budget::NONE, hard: 9 });
+    assert_eq!(p.limits.packets, SoftHardLimit { soft: SoftHardLimit::NONE, hard: 9 });
     assert_eq!((p.selector.protocol, p.selector.ifindex), (1, 1));
     assert_eq!(p.selector.source_port, PortMask::exactly(8));
     assert_eq!(p.selector.destination_port, PortMask::exactly(0));
     let offload = p.offload.unwrap();
     assert_eq!((offload.kind, offload.direction), (OffloadKind::Packet, Direction::Forward));
-    assert_eq!((p.templates[0].level, p.templates[0].mode), (Level::Use, Mode::Tunnel));
+    assert_eq!((p.templates[0].level, p.templates[0].mode), (TemplateLevel::Use, Mode::Tunnel));
     // A template without addresses has the family of what was named last, as with `ip`.
     assert_eq!((p.templates[1].destination, p.templates[1].reqid), (ip("::"), Reqid(5)));
 }

@@ -3,10 +3,10 @@
 use std::num::{NonZeroU32, NonZeroU64};
 
 use serde::Deserialize;
-use uxfrm_engine::{CacheFamilies, CacheMode, CacheSettings, Caches};
+use uxfrm_engine::{CacheFamilySettings, CacheMode, CacheSettings, WorkerCacheSettings};
 
 /// Flows of the smallest table.
-const SET: usize = CacheSettings::LEAST;
+const SET: usize = CacheSettings::MIN_FLOWS;
 
 /// `[cache]`, for each direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -90,7 +90,7 @@ impl Cache {
     /// What each says that does nothing, or can't be: the section, the key, and what would be
     /// right.
     pub(super) fn in_vain(&self) -> impl Iterator<Item = (&'static str, &'static str, String)> {
-        let [v4, v6] = CacheSettings::BYTES;
+        let [v4, v6] = CacheSettings::BYTES_PER_FLOW;
         let all = [
             ("cache.outbound.ipv4", self.outbound.ipv4, v4),
             ("cache.outbound.ipv6", self.outbound.ipv6, v6),
@@ -138,14 +138,14 @@ impl Flows {
     }
 }
 
-impl From<Families> for CacheFamilies {
+impl From<Families> for CacheFamilySettings {
     fn from(Families { ipv4, ipv6 }: Families) -> Self {
-        let [v4, v6] = CacheSettings::BYTES;
+        let [v4, v6] = CacheSettings::BYTES_PER_FLOW;
         Self { v4: ipv4.settings(v4), v6: ipv6.settings(v6) }
     }
 }
 
-impl From<Cache> for Caches {
+impl From<Cache> for WorkerCacheSettings {
     fn from(Cache { outbound, inbound }: Cache) -> Self {
         Self { outbound: outbound.into(), inbound: inbound.into() }
     }
@@ -156,29 +156,29 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
-    fn caches(text: &str) -> Caches {
+    fn caches(text: &str) -> WorkerCacheSettings {
         Config::parse("c.toml", text).unwrap().cache.into()
     }
 
     #[test]
     fn cache_settings_apply_per_direction_and_family() {
-        assert_eq!(caches(""), Caches::default());
+        assert_eq!(caches(""), WorkerCacheSettings::default());
         let text = "[cache.outbound]\nipv4 = { mode = 'on', entries = 5000 }\n\
                     [cache.inbound]\nipv6 = { mode = 'off' }\nipv4 = { memory = 1048576 }";
-        let Caches { outbound, inbound } = caches(text);
+        let WorkerCacheSettings { outbound, inbound } = caches(text);
         assert_eq!(outbound.v4, CacheSettings { mode: CacheMode::On, flows: 5000 });
         assert_eq!(outbound.v6, CacheSettings::default());
         assert_eq!(inbound.v6.mode, CacheMode::Off);
-        assert_eq!(inbound.v4.flows, 1_048_576 / CacheSettings::BYTES[0]);
+        assert_eq!(inbound.v4.flows, 1_048_576 / CacheSettings::BYTES_PER_FLOW[0]);
     }
 
     #[test]
     fn the_smallest_tables_are_taken() {
         let text = "[cache.outbound]\nipv4 = { memory = 544 }\nipv6 = { memory = 1056 }\n\
                     [cache.inbound]\nipv4 = { entries = 16 }";
-        let Caches { outbound, inbound } = caches(text);
+        let WorkerCacheSettings { outbound, inbound } = caches(text);
         for settings in [outbound.v4, outbound.v6, inbound.v4] {
-            assert_eq!(settings.flows, CacheSettings::LEAST);
+            assert_eq!(settings.flows, CacheSettings::MIN_FLOWS);
         }
     }
 

@@ -8,7 +8,7 @@ pub(crate) mod follow_up;
 
 use std::{hint::spin_loop, time::Instant};
 
-use uxfrm_control::mailbox::{Heard, Left};
+use uxfrm_control::mailbox::{CloseOutcome, ServerPoll};
 use zeroize::Zeroize as _;
 
 use super::{BUDGET, Control, Presence, TURN, session::Session};
@@ -71,12 +71,12 @@ impl Control {
         loop {
             for _ in 0..LOOKS {
                 match self.look(id) {
-                    Heard::Request(length) => {
+                    ServerPoll::Request(length) => {
                         self.take_from_page(id, length, protocol);
                         return Next::Request;
                     }
-                    Heard::Nothing => spin_loop(),
-                    Heard::Closed => {
+                    ServerPoll::Nothing => spin_loop(),
+                    ServerPoll::Closed => {
                         if self.receive_from(id, most, protocol) == Presence::Gone {
                             return Next::Gone;
                         }
@@ -112,12 +112,12 @@ impl Control {
     fn leave(&mut self, id: ClientId, protocol: &mut impl Protocol) {
         let Some(client) = Self::client_mut(&mut self.clients, id) else { return };
         match client.close_mailbox(&mut self.buffer) {
-            Left::Request(length) => {
+            CloseOutcome::Request(length) => {
                 self.take_from_page(id, length, protocol);
                 self.end_round(Instant::now(), protocol);
             }
-            Left::Answer(length) => self.send_left(id, length),
-            Left::Nothing => {}
+            CloseOutcome::Answer(length) => self.send_left(id, length),
+            CloseOutcome::Nothing => {}
         }
     }
 
@@ -128,9 +128,9 @@ impl Control {
         self.post();
     }
 
-    fn look(&mut self, id: ClientId) -> Heard {
+    fn look(&mut self, id: ClientId) -> ServerPoll {
         let client = Self::client_mut(&mut self.clients, id);
-        client.map_or(Heard::Closed, |client| client.look(&mut self.buffer))
+        client.map_or(ServerPoll::Closed, |client| client.look(&mut self.buffer))
     }
 
     fn take_from_page(&mut self, id: ClientId, length: usize, protocol: &mut impl Protocol) {

@@ -28,10 +28,10 @@ use nix::{
 
 use uxfrm_control::stand_in::DIRECTORY;
 use uxfrm_control::{
-    greeting::{Dialect, Greeting, Kind, LENGTH, NAME, is_the_gateways},
-    place::{Directory, is_appointed, is_believed},
+    greeting::{Dialect, Greeting, GreetingKind, LENGTH, NAME, is_gateway_user},
+    place::{DirectoryOwner, is_owner_of_run_directory, is_trusted},
 };
-use uxfrm_netlink::Options;
+use uxfrm_netlink::SocketOptions;
 
 use crate::fallback_socket;
 
@@ -44,19 +44,20 @@ const ANSWER: Duration = Duration::from_secs(60);
 
 /// Refusals come with their texts, and without the request that they are for, which may have keys;
 /// what a batch has behind a line that is refused is not carried out.
-const OPTIONS: u32 = Options::EXT_ACK.union(Options::CAP_ACK).union(Options::CHAINS).bits();
+const OPTIONS: u32 =
+    SocketOptions::EXT_ACK.union(SocketOptions::CAP_ACK).union(SocketOptions::CHAINS).bits();
 
 /// Makes sure that a gateway answers us, at `path` or in this network namespace.
 ///
 /// # Errors
 /// When none runs there, or it does not answer us.
-pub fn reach(path: Option<&Path>) -> anyhow::Result<()> {
+pub fn ensure_gateway(path: Option<&Path>) -> anyhow::Result<()> {
     connect(path, 0).map(drop)
 }
 
 /// What is spoken on a connection that is not about states and policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spoken {
+pub enum ClientDialect {
     /// `NETLINK_GENERIC`: receive ports.
     Generic,
     /// `NETLINK_ROUTE`: tunnels as links.
@@ -86,13 +87,13 @@ pub fn connect(path: Option<&Path>, groups: u32) -> anyhow::Result<OwnedFd> {
 ///
 /// # Errors
 /// As [`connect`].
-pub fn speak(path: Option<&Path>, spoken: Spoken) -> anyhow::Result<OwnedFd> {
+pub fn connect_dialect(path: Option<&Path>, spoken: ClientDialect) -> anyhow::Result<OwnedFd> {
     let dialect = match spoken {
-        Spoken::Generic => Dialect::Generic,
-        Spoken::Route => Dialect::Route,
-        Spoken::Devices => Dialect::Devices,
-        Spoken::Reload => Dialect::Reload,
-        Spoken::Upgrade => Dialect::Upgrade,
+        ClientDialect::Generic => Dialect::Generic,
+        ClientDialect::Route => Dialect::Route,
+        ClientDialect::Devices => Dialect::Devices,
+        ClientDialect::Reload => Dialect::Reload,
+        ClientDialect::Upgrade => Dialect::Upgrade,
     };
     open(path, 0, dialect, Some(ANSWER))
 }
@@ -101,7 +102,7 @@ pub fn speak(path: Option<&Path>, spoken: Spoken) -> anyhow::Result<OwnedFd> {
 ///
 /// # Errors
 /// The kernel's.
-pub fn wait_for_ever(connection: &OwnedFd) -> io::Result<()> {
+pub fn disable_timeout(connection: &OwnedFd) -> io::Result<()> {
     Ok(setsockopt(connection, ReceiveTimeout, &TimeVal::seconds(0))?)
 }
 
@@ -117,7 +118,7 @@ fn open(
         anyhow::Error::new(error).context(what)
     })?;
     anyhow::ensure!(
-        answer.kind == Kind::Welcome,
+        answer.kind == GreetingKind::Welcome,
         "the gateway answers only root and the user that runs it"
     );
     Ok(socket)
@@ -155,7 +156,7 @@ fn ask(
     let socket = dial(path)?;
     let port = std::process::id();
     let value = dialect as u32;
-    let question = Greeting { kind: Kind::Ask, port, groups, options: OPTIONS, value };
+    let question = Greeting { kind: GreetingKind::Ask, port, groups, options: OPTIONS, value };
     send(socket.as_raw_fd(), &question.to_bytes(), MsgFlags::MSG_NOSIGNAL)?;
     let mut bytes = [0; LENGTH];
     let length = recv(socket.as_raw_fd(), &mut bytes, MsgFlags::empty())?;
@@ -193,7 +194,7 @@ fn dial_believed(path: &[u8]) -> io::Result<UnixDatagram> {
     let socket = dial_address(&UnixAddr::new(path)?)?;
     let listener = getsockopt(&socket, PeerCredentials)?.uid();
     let path = std::path::absolute(OsStr::from_bytes(path))?;
-    if is_believed(listener, Uid::effective().as_raw(), path.as_os_str().as_bytes(), look) {
+    if is_trusted(listener, Uid::effective().as_raw(), path.as_os_str().as_bytes(), look) {
         return Ok(socket);
     }
     let who = format!(
@@ -203,9 +204,9 @@ fn dial_believed(path: &[u8]) -> io::Result<UnixDatagram> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, who))
 }
 
-fn look(directory: &[u8]) -> Option<Directory> {
+fn look(directory: &[u8]) -> Option<DirectoryOwner> {
     let about = fs::metadata(OsStr::from_bytes(directory)).ok()?;
-    Some(Directory { owner: about.uid(), mode: about.mode() })
+    Some(DirectoryOwner { owner: about.uid(), mode: about.mode() })
 }
 
 fn dial_address(address: &UnixAddr) -> io::Result<UnixDatagram> {
@@ -225,7 +226,9 @@ fn dial_address(address: &UnixAddr) -> io::Result<UnixDatagram> {
 /// `PermissionDenied`, and who has it.
 pub(crate) fn trust(socket: &impl AsFd) -> io::Result<()> {
     let listener = getsockopt(socket, PeerCredentials)?.uid();
-    if is_the_gateways(listener, Uid::effective().as_raw()) || is_appointed(listener, look) {
+    if is_gateway_user(listener, Uid::effective().as_raw())
+        || is_owner_of_run_directory(listener, look)
+    {
         return Ok(());
     }
     let who = format!(

@@ -14,8 +14,8 @@ use nix::{
 };
 
 use uxfrm_control::{
-    greeting::{Dialect, Greeting, Kind},
-    mailbox::{Desk, Heard, LAYOUT, Left},
+    greeting::{Dialect, Greeting, GreetingKind},
+    mailbox::{CloseOutcome, LAYOUT, MailboxServer, ServerPoll},
 };
 use uxfrm_io::shared_page::SharedPage;
 
@@ -48,7 +48,7 @@ pub(super) struct Session {
     overrun: bool,
     broken: bool,
     /// What it shares with us, if it asked for that.
-    mailbox: Option<(SharedPage, Desk)>,
+    mailbox: Option<(SharedPage, MailboxServer)>,
 }
 
 impl Session {
@@ -142,9 +142,9 @@ impl Session {
     pub(super) fn greet(&mut self, greeting: Greeting, mark: u32) -> Option<Greeting> {
         let Greeting { kind, port, groups, options, value } = greeting;
         match kind {
-            Kind::Hello | Kind::Ask => {}
-            Kind::Share => return self.share(greeting),
-            Kind::Welcome | Kind::Refused | Kind::Overrun => return None,
+            GreetingKind::Hello | GreetingKind::Ask => {}
+            GreetingKind::Share => return self.share(greeting),
+            GreetingKind::Welcome | GreetingKind::Refused | GreetingKind::Overrun => return None,
         }
         let dialect = Dialect::of(value);
         if let Some(dialect) = dialect {
@@ -152,13 +152,13 @@ impl Session {
             self.unknown = !self.permitted;
         }
         let (answer, value) = if !self.permitted {
-            (Kind::Refused, libc::EPERM.unsigned_abs())
+            (GreetingKind::Refused, libc::EPERM.unsigned_abs())
         } else if dialect.is_none() {
-            (Kind::Refused, libc::EPROTONOSUPPORT.unsigned_abs())
+            (GreetingKind::Refused, libc::EPROTONOSUPPORT.unsigned_abs())
         } else {
-            (Kind::Welcome, mark)
+            (GreetingKind::Welcome, mark)
         };
-        (kind == Kind::Ask).then_some(Greeting { kind: answer, value, ..greeting })
+        (kind == GreetingKind::Ask).then_some(Greeting { kind: answer, value, ..greeting })
     }
 
     /// Sends a datagram, or keeps it for later; where too many wait already it is lost, and the
@@ -192,7 +192,7 @@ impl Session {
         if self.overrun {
             let silent = self.identity.options >> libc::NETLINK_NO_ENOBUFS & 1 == 1;
             let Identity { port, groups, options, .. } = self.identity;
-            let notice = Greeting { kind: Kind::Overrun, port, groups, options, value: 0 };
+            let notice = Greeting { kind: GreetingKind::Overrun, port, groups, options, value: 0 };
             self.overrun = !silent && !self.transmit(&notice.to_bytes());
         }
     }
@@ -205,9 +205,9 @@ impl Session {
     }
 
     /// Looks for the next request there. Without a page it comes on the socket.
-    pub(super) fn look(&mut self, buffer: &mut [u8]) -> Heard {
+    pub(super) fn look(&mut self, buffer: &mut [u8]) -> ServerPoll {
         let mailbox = self.mailbox.as_mut();
-        mailbox.map_or(Heard::Closed, |(page, desk)| desk.take(page.words(), buffer))
+        mailbox.map_or(ServerPoll::Closed, |(page, desk)| desk.take(page.words(), buffer))
     }
 
     /// Takes back an answer that it did not collect there.
@@ -216,9 +216,9 @@ impl Session {
     }
 
     /// Waits there no longer.
-    pub(super) fn close_mailbox(&mut self, buffer: &mut [u8]) -> Left {
+    pub(super) fn close_mailbox(&mut self, buffer: &mut [u8]) -> CloseOutcome {
         let mailbox = self.mailbox.as_mut();
-        mailbox.map_or(Left::Nothing, |(page, desk)| desk.close(page.words(), buffer))
+        mailbox.map_or(CloseOutcome::Nothing, |(page, desk)| desk.close(page.words(), buffer))
     }
 
     /// Answers what was asked on the page there. False when it has to go by the socket.
@@ -236,12 +236,16 @@ impl Session {
     fn share(&mut self, greeting: Greeting) -> Option<Greeting> {
         let errno = match self.try_share(greeting) {
             Ok(page) => {
-                self.mailbox = Some((page, Desk::default()));
+                self.mailbox = Some((page, MailboxServer::default()));
                 return None;
             }
             Err(errno) => errno,
         };
-        Some(Greeting { kind: Kind::Refused, value: (errno as i32).unsigned_abs(), ..greeting })
+        Some(Greeting {
+            kind: GreetingKind::Refused,
+            value: (errno as i32).unsigned_abs(),
+            ..greeting
+        })
     }
 
     fn try_share(&self, greeting: Greeting) -> nix::Result<SharedPage> {
@@ -256,7 +260,7 @@ impl Session {
         if self.mailbox.is_some() || !self.is_idle() || self.identity.groups != 0 {
             return Err(Errno::EBUSY);
         }
-        let welcome = Greeting { kind: Kind::Welcome, ..greeting }.to_bytes();
+        let welcome = Greeting { kind: GreetingKind::Welcome, ..greeting }.to_bytes();
         let failed = |error: io::Error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
         SharedPage::pass(self.socket.as_fd(), &welcome).map_err(failed)
     }

@@ -22,7 +22,7 @@ use nix::{
     sys::socket::{Backlog, SockType, UnixAddr, getsockopt, listen, sockopt::PeerCredentials},
     unistd::Uid,
 };
-use uxfrm_engine::{CacheCounts, CacheStats, DropCounts};
+use uxfrm_engine::{CacheStats, DropCounts, SharedCacheStats};
 
 use crate::{
     control::{socket_owner::SocketOwner, trust},
@@ -187,7 +187,7 @@ fn serve(mut client: UnixStream, statistics: &mut impl FnMut() -> Statistics) ->
 
 /// A line for each worker, direction and family, about a second old at the most; what was never
 /// used is left out.
-pub(crate) fn caches(workers: &[Arc<CacheCounts>]) -> String {
+pub(crate) fn caches(workers: &[Arc<SharedCacheStats>]) -> String {
     let mut text = String::from(
         "worker\tdirection\tfamily\tentries\troom\tbytes\thits\tmisses\tstale\tevicted\tbypassed\n",
     );

@@ -4,8 +4,8 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, UnixAddr, connect, send, setsockopt, socket, sockopt,
 };
 use uxfrm_control::{
-    greeting::{Kind, LENGTH},
-    mailbox::{Found, LAYOUT, Mailbox},
+    greeting::{GreetingKind, LENGTH},
+    mailbox::{ClientPoll, LAYOUT, Mailbox},
 };
 use uxfrm_io::shared_page::SharedPage;
 
@@ -119,7 +119,7 @@ fn receive_from(client: &OwnedFd) -> nix::Result<Vec<u8>> {
     Ok(buffer)
 }
 
-fn greeting(kind: Kind, port: u32, groups: u32, options: u32) -> Greeting {
+fn greeting(kind: GreetingKind, port: u32, groups: u32, options: u32) -> Greeting {
     Greeting { kind, port, groups, options, value: 0 }
 }
 
@@ -127,11 +127,11 @@ fn greeting(kind: Kind, port: u32, groups: u32, options: u32) -> Greeting {
 fn client_identity_is_its_greeting() {
     let mut stage = stage();
     let (greeted, silent) = (stage.client(), stage.client());
-    say(&greeted, &greeting(Kind::Ask, 77, 0xc3, 1 << 11).to_bytes()).unwrap();
+    say(&greeted, &greeting(GreetingKind::Ask, 77, 0xc3, 1 << 11).to_bytes()).unwrap();
     say(&silent, b"hello").unwrap();
     stage.serve();
     let answer = Greeting::parse(&receive_from(&greeted).unwrap()).unwrap();
-    assert_eq!((answer.kind, answer.port, answer.value), (Kind::Welcome, 77, MARK));
+    assert_eq!((answer.kind, answer.port, answer.value), (GreetingKind::Welcome, 77, MARK));
     assert_eq!(receive_from(&silent).unwrap(), b"hello");
     let identities: Vec<_> = stage.echo.joined.values().copied().collect();
     let dialect = Dialect::Xfrm;
@@ -163,7 +163,7 @@ fn follow_up_request_is_answered_on_page() {
                 ask(mailbox, &client, &[2, 0]);
             } else if mailbox.ask(&bytes(&[2, 1])) {
                 std::thread::sleep(Duration::from_millis(2));
-                while mailbox.collect() == Found::Nothing {}
+                while mailbox.collect() == ClientPoll::Nothing {}
                 if mailbox.is_open() {
                     continue; // it was there for so long
                 }
@@ -186,9 +186,9 @@ fn follow_up_request_is_answered_on_page() {
 fn page_is_refused_to_listener_and_unknown_layout() {
     let mut stage = stage();
     let client = stage.client();
-    say(&client, &greeting(Kind::Hello, 7, 1, 0).to_bytes()).unwrap();
+    say(&client, &greeting(GreetingKind::Hello, 7, 1, 0).to_bytes()).unwrap();
     assert!(share(&mut stage, &client).is_none(), "events would lie there");
-    say(&client, &greeting(Kind::Hello, 7, 0, 0).to_bytes()).unwrap();
+    say(&client, &greeting(GreetingKind::Hello, 7, 0, 0).to_bytes()).unwrap();
     assert!(share_as(&mut stage, &client, 0).is_none(), "it means another layout");
     assert!(share(&mut stage, &client).is_some());
     assert!(share(&mut stage, &client).is_none(), "it has one");
@@ -200,13 +200,13 @@ fn share(stage: &mut Stage, client: &OwnedFd) -> Option<SharedPage> {
 }
 
 fn share_as(stage: &mut Stage, client: &OwnedFd, layout: u32) -> Option<SharedPage> {
-    let question = Greeting { value: layout, ..greeting(Kind::Share, 7, 0, 0) };
+    let question = Greeting { value: layout, ..greeting(GreetingKind::Share, 7, 0, 0) };
     say(client, &question.to_bytes()).unwrap();
     stage.serve();
     let mut bytes = [0; LENGTH];
     let (length, page) = SharedPage::receive(client.as_fd(), &mut bytes).unwrap();
     let kind = Greeting::parse(&bytes[..length]).unwrap().kind;
-    assert_eq!(kind, if page.is_some() { Kind::Welcome } else { Kind::Refused });
+    assert_eq!(kind, if page.is_some() { GreetingKind::Welcome } else { GreetingKind::Refused });
     page
 }
 
@@ -220,9 +220,9 @@ fn ask(mailbox: Mailbox<'_>, client: &OwnedFd, words: &[u32]) -> bool {
     if mailbox.ask(&request) {
         loop {
             match mailbox.collect() {
-                Found::Nothing => std::thread::yield_now(),
-                Found::Closed => break,
-                Found::Answer => {
+                ClientPoll::Nothing => std::thread::yield_now(),
+                ClientPoll::Closed => break,
+                ClientPoll::Answer => {
                     let mut answer = [0; 8];
                     assert_eq!(mailbox.read_answer(&mut answer), 8);
                     assert_eq!(answer, request[..]);
@@ -231,7 +231,7 @@ fn ask(mailbox: Mailbox<'_>, client: &OwnedFd, words: &[u32]) -> bool {
             }
         }
     } else {
-        mailbox.step_aside();
+        mailbox.redirect_to_socket();
         say(client, &request).unwrap();
     }
     assert_eq!(await_answer(client), request);
@@ -255,11 +255,11 @@ fn greeting_selects_dialect() {
     let client = stage.client();
     assert_eq!(Dialect::of(Dialect::Generic as u32), Some(Dialect::Generic));
     for (value, kind, answer) in [
-        (Dialect::Generic as u32, Kind::Welcome, MARK),
-        (2, Kind::Welcome, MARK),
-        (9, Kind::Refused, 93), // EPROTONOSUPPORT
+        (Dialect::Generic as u32, GreetingKind::Welcome, MARK),
+        (2, GreetingKind::Welcome, MARK),
+        (9, GreetingKind::Refused, 93), // EPROTONOSUPPORT
     ] {
-        let greeting = Greeting { value, ..greeting(Kind::Ask, 77, 0, 0) };
+        let greeting = Greeting { value, ..greeting(GreetingKind::Ask, 77, 0, 0) };
         say(&client, &greeting.to_bytes()).unwrap();
         stage.serve();
         let heard = Greeting::parse(&receive_from(&client).unwrap()).unwrap();
@@ -274,7 +274,7 @@ fn request_of_closing_client_is_answered() {
     let mut stage = stage();
     for _ in 0..3 {
         let client = stage.client();
-        say(&client, &greeting(Kind::Hello, 5, 0, 0).to_bytes()).unwrap();
+        say(&client, &greeting(GreetingKind::Hello, 5, 0, 0).to_bytes()).unwrap();
         say(&client, b"one").unwrap();
         drop(client);
     }
@@ -400,7 +400,7 @@ fn client_not_reading_overruns_its_bounded_queue() {
         match receive_from(&deaf) {
             Ok(answer) if answer == request => answered += 1,
             Ok(answer) => {
-                assert_eq!(Greeting::parse(&answer).unwrap().kind, Kind::Overrun);
+                assert_eq!(Greeting::parse(&answer).unwrap().kind, GreetingKind::Overrun);
                 break;
             }
             Err(_) => stage.serve(),

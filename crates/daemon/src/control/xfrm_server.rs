@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use uxfrm_engine::{Changes, Database, Event, Mark, Moment, SaId, Snapshot};
+use uxfrm_engine::{ChangeSet, Database, Event, Mark, Moment, SaId, Snapshot};
 use uxfrm_io::random;
 use uxfrm_netlink as netlink;
 use zeroize::Zeroizing;
@@ -63,7 +63,7 @@ impl XfrmServer {
 
     /// The same with random SPIs from a seed, for so many processors.
     pub(crate) fn seeded(seed: u64, acquire_expires: u32, cpus: u32) -> Self {
-        let settings = netlink::Settings { epoch: epoch(), seed, acquire_expires, cpus };
+        let settings = netlink::ServerSettings { epoch: epoch(), seed, acquire_expires, cpus };
         let server = netlink::Server::new(settings);
         let answers = netlink::Outbox::default();
         let (clients, lost) = (BTreeMap::new(), LostStates::default());
@@ -88,7 +88,7 @@ impl XfrmServer {
                 states = self.lost.states.len(),
                 "a key manager is told of states that went with the last run"
             );
-            self.server.tell_lost(name, &self.lost.states, &mut self.answers);
+            self.server.notify_lost(name, &self.lost.states, &mut self.answers);
         }
     }
 
@@ -105,7 +105,7 @@ impl XfrmServer {
         &mut self,
         message: &[u8],
         database: &mut Database,
-    ) -> Result<netlink::Restored, netlink::Refusal> {
+    ) -> Result<netlink::RestoredItem, netlink::NetlinkError> {
         self.server.restore(message, database, now())
     }
 
@@ -135,7 +135,7 @@ impl XfrmServer {
         }
         let name = self.name(client);
         let groups = netlink::Groups::from_bits_truncate(identity.groups);
-        let options = netlink::Options::from_bits_truncate(identity.options);
+        let options = netlink::SocketOptions::from_bits_truncate(identity.options);
         self.server.join(name, groups, options);
         self.report_lost_states(client, groups);
     }
@@ -166,12 +166,12 @@ impl XfrmServer {
         let requester =
             if reconciler.holds() { self.requester(client) } else { Requester::Operator };
         if reconciler.let_stand() == DurableChanges::All {
-            self.server.let_stand();
+            self.server.commit();
         }
         let mut track_changes = |database: &mut Database| reconciler.attend(database, requester);
         let answers = &mut self.answers;
         self.server.set_epoch(epoch());
-        self.server.handle_attended(name, datagram, database, now(), &mut track_changes, answers);
+        self.server.handle_with_hook(name, datagram, database, now(), &mut track_changes, answers);
         let told = outbox.len();
         self.post(outbox);
         if reconciler.waits_for_disk() {
@@ -189,9 +189,9 @@ impl XfrmServer {
     ) {
         let round = std::mem::take(&mut self.round);
         match reconciler.commit(database) {
-            Ok(()) => self.server.let_stand(),
+            Ok(()) => self.server.commit(),
             Err(refusal) => {
-                self.server.undo();
+                self.server.roll_back();
                 self.refuse(round, &refusal, outbox);
             }
         }
@@ -214,9 +214,9 @@ impl XfrmServer {
     }
 
     /// Tells listeners what a reload changed.
-    pub(crate) fn tell_changes(&mut self, changes: &Changes, outbox: &mut Outbox) {
+    pub(crate) fn tell_changes(&mut self, changes: &ChangeSet, outbox: &mut Outbox) {
         self.server.set_epoch(epoch());
-        self.server.tell_changes(changes, &mut self.answers);
+        self.server.notify_changes(changes, &mut self.answers);
         self.post(outbox);
     }
 
@@ -247,14 +247,14 @@ impl XfrmServer {
         if self.server.poll_counters().is_some_and(|at| at <= now()) {
             database.update_all_counts();
         }
-        self.server.tell_counters(&database.snapshot(), now(), &mut self.answers);
+        self.server.notify_counters(&database.snapshot(), now(), &mut self.answers);
         self.post(outbox);
     }
 
     /// Tells workers what became of acquires and who listens for them. To be called when all else
     /// is published.
     pub(crate) fn settle(&mut self, database: &mut Database) {
-        self.server.settle(database);
+        self.server.publish_acquires(database);
         database.publish();
     }
 
@@ -284,7 +284,12 @@ impl XfrmServer {
     }
 
     /// Nothing of a round became lasting: says so in place of all that was to be said.
-    fn refuse(&mut self, round: UncommittedRound, refusal: &netlink::Refusal, outbox: &mut Outbox) {
+    fn refuse(
+        &mut self,
+        round: UncommittedRound,
+        refusal: &netlink::NetlinkError,
+        outbox: &mut Outbox,
+    ) {
         round.told.into_iter().rev().for_each(|told| outbox.take_back(told));
         for (client, datagram) in &round.requests {
             let name = self.name(*client);

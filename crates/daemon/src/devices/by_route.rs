@@ -5,8 +5,8 @@
 use std::net::IpAddr;
 
 use uxfrm_engine::{
-    Attachment, DeviceCounts, DeviceId, DeviceRefusal, Devices, Direction, Handle, History,
-    IvPrefix, Mark, Offload, Policy, Position, SaConfig, Wanted,
+    Attachment, DeviceId, DeviceRefusal, DeviceSaCounters, Direction, Handle, IvPrefix, Mark,
+    Offload, OffloadDevices, Policy, SaConfig, SaHistory, SaProgress, SaRequest,
 };
 use uxfrm_io::rtnetlink::Rtnetlink;
 use uxfrm_offload::Nics;
@@ -44,7 +44,7 @@ impl ByRoute {
     }
 }
 
-impl Devices for ByRoute {
+impl OffloadDevices for ByRoute {
     fn attach_state(&mut self, state: &SaConfig) -> Result<Option<Attachment>, DeviceRefusal> {
         match self.found(state) {
             Some(name) => self.nics.attach_to(&name, state),
@@ -52,11 +52,11 @@ impl Devices for ByRoute {
         }
     }
 
-    fn open_state(&mut self, device: DeviceId, handle: Handle, position: &Position) {
+    fn open_state(&mut self, device: DeviceId, handle: Handle, position: &SaProgress) {
         self.nics.open_state(device, handle, position);
     }
 
-    fn set_history(&mut self, device: DeviceId, handle: Handle, history: &History) {
+    fn set_history(&mut self, device: DeviceId, handle: Handle, history: &SaHistory) {
         self.nics.set_history(device, handle, history);
     }
 
@@ -67,7 +67,7 @@ impl Devices for ByRoute {
     fn attach_larval(
         &mut self,
         device: DeviceId,
-        wanted: &Wanted,
+        wanted: &SaRequest,
     ) -> Result<Handle, DeviceRefusal> {
         self.nics.attach_larval(device, wanted)
     }
@@ -104,7 +104,7 @@ impl Devices for ByRoute {
         self.nics.advance_esn(device, handle, number);
     }
 
-    fn counts(&mut self, device: DeviceId, handle: Handle) -> Option<DeviceCounts> {
+    fn counts(&mut self, device: DeviceId, handle: Handle) -> Option<DeviceSaCounters> {
         self.nics.counts(device, handle)
     }
 

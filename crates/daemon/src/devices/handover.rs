@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use uxfrm_engine::{Database, DeviceId};
 use uxfrm_io::Port as _;
 use uxfrm_offload::{
-    FunctionId, Link, NicTally, Trust,
+    FunctionId, LinkState, NicCounters, Trust,
     dev::{Addition, LinkWord},
 };
 use uxfrm_packet::Pool;
@@ -49,7 +49,7 @@ struct DeviceHandover {
 /// Counts of those that are there, and of those that are gone.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct DeviceFinals {
-    devices: BTreeMap<String, NicTally>,
+    devices: BTreeMap<String, NicCounters>,
     gone: BTreeMap<String, u64>,
 }
 
@@ -167,7 +167,7 @@ impl Devices {
     pub(crate) fn go_on_from(&mut self, finals: &DeviceFinals) {
         for (name, tally) in &finals.devices {
             if let Some(installed) = self.installed.get(name) {
-                lock(&installed.nic).go_on_from(tally);
+                lock(&installed.nic).resume_counters(tally);
             }
         }
         self.gone.add_named(&finals.gone);
@@ -175,7 +175,7 @@ impl Devices {
 }
 
 /// Lets all that is on its way between workers and devices, which rest, come to its end.
-pub(crate) fn drain(devices: &mut Devices, lanes: &mut [uxfrm_runtime::Halted]) {
+pub(crate) fn drain(devices: &mut Devices, lanes: &mut [uxfrm_runtime::PausedWorker]) {
     if devices.is_empty() {
         return;
     }
@@ -209,16 +209,16 @@ impl InstalledDevice {
 
     /// As it was set while it ran.
     fn restore(&mut self, device: &DeviceHandover) -> anyhow::Result<()> {
-        self.admin = Link::from(device.admin);
+        self.admin = LinkState::from(device.admin);
         let (mut nic, mut pool) = (lock(&self.nic), Pool::new());
         for rule in &device.rules {
             nic.change_rule(rule.parse().with_context(|| rule.clone())?)
                 .with_context(|| rule.clone())?;
         }
         for (number, link) in (0..).zip(&device.links) {
-            nic.set_function_link(FunctionId(number), Link::from(*link), &mut pool);
+            nic.set_function_link(FunctionId(number), LinkState::from(*link), &mut pool);
         }
-        nic.set_link(Link::from(device.link), &mut pool);
+        nic.set_link(LinkState::from(device.link), &mut pool);
         Ok(())
     }
 }

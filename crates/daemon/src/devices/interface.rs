@@ -6,9 +6,9 @@ use anyhow::Context as _;
 use uxfrm_engine::DeviceId;
 use uxfrm_io::{
     rtnetlink::Rtnetlink,
-    tun::{Place, Tun, TunOptions},
+    tun::{QueueOrder, Tun, TunOptions},
 };
-use uxfrm_offload::Link;
+use uxfrm_offload::LinkState;
 
 use crate::tun::bring_up;
 
@@ -72,7 +72,7 @@ impl Interface {
     /// The kernel's: no queue of a TUN.
     pub(super) fn taken(name: &str, index: u32, tun: Option<OwnedFd>) -> anyhow::Result<Self> {
         let options = TunOptions::new(name);
-        let tun = tun.map(|tun| Tun::of_queue(tun, &options, Place::First)).transpose();
+        let tun = tun.map(|tun| Tun::of_queue(tun, &options, QueueOrder::First)).transpose();
         let tun = tun.with_context(|| format!("the interface {name}"))?;
         Ok(Self { name: name.to_owned(), index, tun })
     }
@@ -107,24 +107,24 @@ impl LinkLookup {
         Self(Rtnetlink::open().ok())
     }
 
-    pub(super) fn link(&mut self, name: &str) -> Link {
+    pub(super) fn link(&mut self, name: &str) -> LinkState {
         let link = self.0.as_mut().and_then(|rtnetlink| rtnetlink.link(name).ok());
         of(link.is_some_and(|link| link.is_up))
     }
 
     /// One that was deleted and made again under its name is another interface: states name it by
     /// its number.
-    pub(super) fn link_of(&mut self, interface: &Interface) -> Link {
+    pub(super) fn link_of(&mut self, interface: &Interface) -> LinkState {
         let find = |rtnetlink: &mut Rtnetlink| rtnetlink.link_of_index(interface.index).ok();
         if interface.is_imagined() {
-            return Link::Up;
+            return LinkState::Up;
         }
         of(self.0.as_mut().and_then(find).is_some_and(|link| link.is_up))
     }
 }
 
-const fn of(is_up: bool) -> Link {
-    if is_up { Link::Up } else { Link::Down }
+const fn of(is_up: bool) -> LinkState {
+    if is_up { LinkState::Up } else { LinkState::Down }
 }
 
 fn index(name: &str) -> Option<u32> {

@@ -2,8 +2,8 @@
 
 use uxfrm_engine::{Database, Event};
 use uxfrm_offload::{
-    Fault, FunctionId, Link, RuleError, Trust,
-    dev::{Addition, Answer, Command, DeviceReport, Part, Setting, StateReport},
+    Fault, FunctionId, LinkState, RuleError, Trust,
+    dev::{Addition, DevAnswer, DevCommand, DeviceReport, Setting, ShowDetail, StateReport},
 };
 use uxfrm_packet::Pool;
 
@@ -36,7 +36,7 @@ struct DeviceRefusal {
 type Done<T> = Result<T, DeviceRefusal>;
 
 /// The bytes of an answer.
-pub(super) fn datagram(answer: &Answer) -> Vec<u8> {
+pub(super) fn datagram(answer: &DevAnswer) -> Vec<u8> {
     // Answers have no maps whose keys are no text, the only thing that JSON can't have.
     serde_json::to_vec(answer).unwrap_or_default()
 }
@@ -55,8 +55,9 @@ impl Devices {
             Err(error) => Err(refused(EINVAL, &format!("that is no command: {error}"))),
             Ok(command) => self.carry_out(client, command, database, events),
         };
-        let answers = answers
-            .unwrap_or_else(|DeviceRefusal { errno, text }| vec![Answer::Refused { errno, text }]);
+        let answers = answers.unwrap_or_else(|DeviceRefusal { errno, text }| {
+            vec![DevAnswer::Refused { errno, text }]
+        });
         self.queued.entry(client).or_default().extend(answers);
         self.carry_on(client, outbox);
     }
@@ -83,30 +84,32 @@ impl Devices {
     fn carry_out(
         &mut self,
         client: ClientId,
-        command: Command,
+        command: DevCommand,
         database: &mut Database,
         events: &mut Vec<Event>,
-    ) -> Done<Vec<Answer>> {
+    ) -> Done<Vec<DevAnswer>> {
         match command {
-            Command::Add(addition) => self.add(addition).map(|()| vec![Answer::Done]),
-            Command::Delete(name) if self.remove(&name, database, events) => Ok(vec![Answer::Done]),
-            Command::Delete(name) => Err(absent(&name)),
-            Command::Show { device, part } => self.show(device.as_deref(), part),
-            Command::Set { device, settings } => {
+            DevCommand::Add(addition) => self.add(addition).map(|()| vec![DevAnswer::Done]),
+            DevCommand::Delete(name) if self.remove(&name, database, events) => {
+                Ok(vec![DevAnswer::Done])
+            }
+            DevCommand::Delete(name) => Err(absent(&name)),
+            DevCommand::Show { device, part } => self.show(device.as_deref(), part),
+            DevCommand::Set { device, settings } => {
                 let installed = self.installed.get_mut(&device).ok_or_else(|| absent(&device))?;
                 settings.iter().try_for_each(|setting| installed.check(setting))?;
                 settings.iter().for_each(|setting| installed.set(setting));
                 self.look();
                 self.maintain(database, events);
-                Ok(vec![Answer::Done])
+                Ok(vec![DevAnswer::Done])
             }
-            Command::Flow { device, rule } => {
+            DevCommand::Flow { device, rule } => {
                 let installed = self.installed.get(&device).ok_or_else(|| absent(&device))?;
                 let place = rule.parse().and_then(|rule| lock(&installed.nic).change_rule(rule));
                 let place = place.map_err(|error| of_rule(&error))?;
-                Ok(vec![Answer::Rule(place.0), Answer::Done])
+                Ok(vec![DevAnswer::Rule(place.0), DevAnswer::Done])
             }
-            Command::Events(device) => {
+            DevCommand::Events(device) => {
                 if let Some(name) = &device
                     && !self.has(name)
                 {
@@ -145,7 +148,7 @@ impl Devices {
         }
     }
 
-    fn show(&self, device: Option<&str>, part: Part) -> Done<Vec<Answer>> {
+    fn show(&self, device: Option<&str>, part: ShowDetail) -> Done<Vec<DevAnswer>> {
         let mut answers = Vec::new();
         match device {
             Some(name) => {
@@ -157,26 +160,26 @@ impl Devices {
                 .iter()
                 .for_each(|(name, installed)| installed.show(name, part, &mut answers)),
         }
-        answers.push(Answer::Done);
+        answers.push(DevAnswer::Done);
         Ok(answers)
     }
 }
 
 impl InstalledDevice {
-    fn show(&self, name: &str, part: Part, answers: &mut Vec<Answer>) {
+    fn show(&self, name: &str, part: ShowDetail, answers: &mut Vec<DevAnswer>) {
         let nic = lock(&self.nic);
-        if part == Part::Debugfs {
+        if part == ShowDetail::Debugfs {
             let text: Vec<char> = nic.debug_text().chars().collect();
-            answers.extend(text.chunks(LETTERS).map(|some| Answer::Text(some.iter().collect())));
+            answers.extend(text.chunks(LETTERS).map(|some| DevAnswer::Text(some.iter().collect())));
             return;
         }
         let functions: Vec<_> =
             self.interfaces[1..].iter().map(|interface| interface.name.clone()).collect();
         let report = DeviceReport::of(&nic, name, self.port.as_deref(), &functions);
-        answers.push(Answer::Device(Box::new(report)));
-        if part == Part::States {
+        answers.push(DevAnswer::Device(Box::new(report)));
+        if part == ShowDetail::States {
             let states: Vec<_> = nic.held().map(StateReport::from).collect();
-            answers.extend(states.chunks(STATES).map(|some| Answer::States(some.to_vec())));
+            answers.extend(states.chunks(STATES).map(|some| DevAnswer::States(some.to_vec())));
         }
     }
 
@@ -197,10 +200,10 @@ impl InstalledDevice {
         let mut nic = lock(&self.nic);
         match setting {
             Setting::Link(word) => {
-                self.admin = Link::from(*word);
+                self.admin = LinkState::from(*word);
                 // At once in any case: that the interface is up is looked after next.
-                if self.admin == Link::Down {
-                    nic.set_link(Link::Down, &mut Pool::new());
+                if self.admin == LinkState::Down {
+                    nic.set_link(LinkState::Down, &mut Pool::new());
                 }
             }
             Setting::Trust { vf, trusted } => {

@@ -1,7 +1,7 @@
 //! The policies of one direction and kind as runs, in the order in which they decide.
 
-use uxfrm_engine::{Place, PolicyEntry, PolicyKind, Spd};
-use uxfrm_io::nftables::{Change, Rule, RuleId, Set, Verdict};
+use uxfrm_engine::{PolicyEntry, PolicyKind, PolicyPrecedence, Spd};
+use uxfrm_io::nftables::{Rule, RuleId, Set, TableChange, XdpVerdict};
 
 use super::{
     chain_kind::ChainKind,
@@ -63,12 +63,17 @@ impl Chain {
     }
 
     /// A policy behind all others, from the start.
-    pub(super) fn append(&mut self, place: Place, outcome: Outcome, alternatives: &[Alternative]) {
+    pub(super) fn append(
+        &mut self,
+        place: PolicyPrecedence,
+        outcome: Outcome,
+        alternatives: &[Alternative],
+    ) {
         if self.runs.last().is_none_or(|run| run.outcome != outcome) {
             self.runs.push(Run::new(outcome, place));
         }
         let Some(run) = self.runs.last_mut() else { return };
-        run.reach(place);
+        run.ensure_gateway(place);
         for alternative in alternatives {
             let (group, key) = run.group(alternative);
             group.put(&key);
@@ -78,7 +83,7 @@ impl Chain {
     /// A policy that comes.
     pub(super) fn add(
         &mut self,
-        place: Place,
+        place: PolicyPrecedence,
         outcome: Outcome,
         alternatives: &[Alternative],
     ) -> Result<Sorted, PlacementError> {
@@ -87,7 +92,7 @@ impl Chain {
         if !sorted.is_made {
             sorted.moved.push((sorted.run, run.ends()));
         }
-        run.reach(place);
+        run.ensure_gateway(place);
         put(run, alternatives);
         Ok(sorted)
     }
@@ -95,7 +100,7 @@ impl Chain {
     /// A policy that goes.
     pub(super) fn remove(
         &mut self,
-        place: Place,
+        place: PolicyPrecedence,
         alternatives: &[Alternative],
     ) -> Result<Sorted, PlacementError> {
         let at = self.at(place);
@@ -139,7 +144,7 @@ impl Chain {
     /// out, if there is anything. No packet meets anything else for that.
     pub(super) fn part(
         &mut self,
-        place: Place,
+        place: PolicyPrecedence,
         before: &PoliciesBefore<'_>,
         spd: &Spd,
     ) -> Result<Option<RunSplit>, PlacementError> {
@@ -169,7 +174,7 @@ impl Chain {
         for (place, alternatives) in before.side(spd, context, side) {
             take(run, &alternatives)?;
             put(&mut moved, &alternatives);
-            moved.reach(place);
+            moved.ensure_gateway(place);
         }
         let (run, moved_to) = match side {
             RunSide::PoliciesBefore => {
@@ -198,7 +203,11 @@ impl Chain {
     }
 
     /// Where the run of a new policy is, which is made if there is none.
-    fn run_for(&mut self, place: Place, outcome: Outcome) -> Result<Sorted, PlacementError> {
+    fn run_for(
+        &mut self,
+        place: PolicyPrecedence,
+        outcome: Outcome,
+    ) -> Result<Sorted, PlacementError> {
         let mut moved = Vec::new();
         let at = self.at(place);
         let is_of = |run: Option<&Run>| run.is_some_and(|run| run.outcome == outcome);
@@ -227,7 +236,7 @@ impl Chain {
     }
 
     /// The first run that does not end before a place.
-    fn at(&self, place: Place) -> usize {
+    fn at(&self, place: PolicyPrecedence) -> usize {
         self.runs.partition_point(|run| run.ends_before(place))
     }
 }
@@ -266,7 +275,12 @@ impl Chain {
     }
 
     /// Asks for what is new and does `what`: sets, what is in them, rules, in this order.
-    pub(super) fn come(&mut self, what: PolicyEffect, next: &mut u32, asked: &mut Vec<Change>) {
+    pub(super) fn come(
+        &mut self,
+        what: PolicyEffect,
+        next: &mut u32,
+        asked: &mut Vec<TableChange>,
+    ) {
         for group in self.touched(what) {
             group.come(next, asked);
         }
@@ -287,7 +301,7 @@ impl Chain {
                 for (placed, rule) in group.placed().rev().zip(group.rules(fate).rev()) {
                     match placed {
                         Some(_) => before = placed,
-                        None => new.push(Change::AddRule { chain: self.name, before, rule }),
+                        None => new.push(TableChange::AddRule { chain: self.name, before, rule }),
                     }
                 }
             }
@@ -304,7 +318,7 @@ impl Chain {
     }
 
     /// Asks that what is old and does `what` goes.
-    pub(super) fn go(&mut self, what: PolicyEffect, asked: &mut Vec<Change>) {
+    pub(super) fn go(&mut self, what: PolicyEffect, asked: &mut Vec<TableChange>) {
         let name = self.name;
         for group in self.touched(what) {
             group.go(name, asked);
@@ -332,20 +346,20 @@ impl Chain {
     fn fate(&self, outcome: Outcome) -> GroupVerdict {
         match (outcome, self.kind) {
             (Outcome::Drop(reason), _) => {
-                GroupVerdict { counter: Some(reason.as_str()), verdict: Verdict::Drop }
+                GroupVerdict { counter: Some(reason.as_str()), verdict: XdpVerdict::Drop }
             }
             (Outcome::Divert, _) => {
-                GroupVerdict { counter: None, verdict: Verdict::Goto(divert::DIVERT) }
+                GroupVerdict { counter: None, verdict: XdpVerdict::Goto(divert::DIVERT) }
             }
             (Outcome::Pass, PolicyKind::Sub) if self.part.is_of_whole() => {
-                GroupVerdict { counter: None, verdict: Verdict::Accept }
+                GroupVerdict { counter: None, verdict: XdpVerdict::Accept }
             }
             (Outcome::Pass, PolicyKind::Main) => {
-                GroupVerdict { counter: None, verdict: Verdict::Accept }
+                GroupVerdict { counter: None, verdict: XdpVerdict::Accept }
             }
             (Outcome::Pass, PolicyKind::Sub) => {
                 let main = self.part.chain(PolicyKind::Main);
-                GroupVerdict { counter: None, verdict: Verdict::Goto(main) }
+                GroupVerdict { counter: None, verdict: XdpVerdict::Goto(main) }
             }
         }
     }

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use uxfrm_io::nftables::{Among, Change, Condition, Keys, Rule, RuleId, Set, SetId, Verdict};
+use uxfrm_io::nftables::{
+    Condition, Rule, RuleId, Set, SetId, SetKeys, SetLookup, TableChange, XdpVerdict,
+};
 
 use super::{key_refcounts::KeyRefcounts, match_shape::MatchShape};
 
@@ -37,7 +39,7 @@ pub(super) type Placed = Option<RuleId>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct GroupVerdict {
     pub(super) counter: Option<&'static str>,
-    pub(super) verdict: Verdict,
+    pub(super) verdict: XdpVerdict,
 }
 
 /// Policies of one shape that have a rule each. A look into a set costs the kernel what three or
@@ -116,32 +118,32 @@ impl Group {
         *next += 1;
         self.form = GroupForm::Set(id, None);
         let length = self.shape.key_length();
-        let mut keys = Keys::new(length);
+        let mut keys = SetKeys::new(length);
         self.wanted.iter().for_each(|key| keys.push(&key[..length]));
         Some(Set { id, keys })
     }
 
     /// Asks for what is wanted now and was not before, but for rules.
-    pub(super) fn come(&mut self, next: &mut u32, asked: &mut Vec<Change>) {
+    pub(super) fn come(&mut self, next: &mut u32, asked: &mut Vec<TableChange>) {
         self.before = Some(self.form.clone());
         match self.form {
             GroupForm::Set(set, _rule) => {
                 let came = self.keys(|was, is| !was && is);
                 if !came.is_empty() {
-                    asked.push(Change::AddKeys { set, keys: came });
+                    asked.push(TableChange::AddKeys { set, keys: came });
                 }
             }
             GroupForm::Rules(_) => {
                 let Some(Set { id, keys }) = self.settle(next) else { return };
-                asked.push(Change::AddSet { set: id, length: keys.length() });
-                asked.push(Change::AddKeys { set: id, keys });
+                asked.push(TableChange::AddSet { set: id, length: keys.length() });
+                asked.push(TableChange::AddKeys { set: id, keys });
             }
         }
     }
 
     /// Asks that what is wanted no more goes, and forgets what was before.
-    pub(super) fn go(&mut self, chain: &'static str, asked: &mut Vec<Change>) {
-        let delete = |rule| Change::DeleteRule { chain, rule };
+    pub(super) fn go(&mut self, chain: &'static str, asked: &mut Vec<TableChange>) {
+        let delete = |rule| TableChange::DeleteRule { chain, rule };
         // A set that has just replaced rules never had what goes with them.
         let is_new = !self.replaced.is_empty();
         asked.extend(self.replaced.drain(..).map(delete));
@@ -153,13 +155,13 @@ impl Group {
             }
             GroupForm::Set(set, rule) if self.wanted.len() == 0 => {
                 asked.extend(rule.take().map(delete));
-                asked.push(Change::DeleteSet { set: *set });
+                asked.push(TableChange::DeleteSet { set: *set });
             }
             GroupForm::Set(set, _rule) => {
                 let set = *set;
                 let gone = self.keys(|was, is| was && !is);
                 if !is_new && !gone.is_empty() {
-                    asked.push(Change::DeleteKeys { set, keys: gone });
+                    asked.push(TableChange::DeleteKeys { set, keys: gone });
                 }
             }
         }
@@ -167,8 +169,8 @@ impl Group {
     }
 
     /// The keys that were touched, and were and are wanted as asked for.
-    fn keys(&self, meant: impl Fn(bool, bool) -> bool) -> Keys {
-        let mut keys = Keys::new(self.shape.key_length());
+    fn keys(&self, meant: impl Fn(bool, bool) -> bool) -> SetKeys {
+        let mut keys = SetKeys::new(self.shape.key_length());
         for (key, was) in &self.touched {
             if meant(*was, self.wanted.has(key)) {
                 keys.push(key);
@@ -218,11 +220,11 @@ impl Group {
     }
 
     fn asking(&self, set: SetId, fate: GroupVerdict) -> Rule {
-        let among = Among { questions: self.shape.questions.clone(), set };
+        let among = SetLookup { questions: self.shape.questions.clone(), set };
         rule(self.shape.fixed.clone(), Some(among), fate)
     }
 }
 
-fn rule(conditions: Vec<Condition>, among: Option<Among>, fate: GroupVerdict) -> Rule {
-    Rule { conditions, among, counter: fate.counter, verdict: fate.verdict }
+fn rule(conditions: Vec<Condition>, among: Option<SetLookup>, fate: GroupVerdict) -> Rule {
+    Rule { conditions, set_lookup: among, counter: fate.counter, verdict: fate.verdict }
 }

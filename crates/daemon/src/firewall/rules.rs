@@ -15,11 +15,11 @@
 use std::{collections::BTreeSet, net::IpAddr};
 
 use uxfrm_engine::{
-    Action, Direction, DropReason, Family, IfId, Level, Mark, Policy, PolicyFlags, PolicyKind,
-    Prefix, Spd,
+    Action, Direction, DropReason, Family, IfId, Mark, Policy, PolicyFlags, PolicyKind, Prefix,
+    Spd, TemplateLevel,
 };
 use uxfrm_io::{
-    nftables::{Chain, Condition, Hook, Rule, Set, Table, Verdict},
+    nftables::{Chain, Condition, Hook, Rule, Set, Table, XdpVerdict},
     rtnetlink,
 };
 use uxfrm_packet::Version;
@@ -203,7 +203,7 @@ fn policies(layout: &RulesetState, default: Action, part: ChainKind) -> [Chain; 
 /// What stands behind sub policies: the jump to the main ones, and the default.
 fn behind(default: Action, part: ChainKind) -> Vec<Rule> {
     let main = part.chain(PolicyKind::Main);
-    let mut rules = vec![Rule { verdict: Verdict::Jump(main), ..accept(Vec::new()) }];
+    let mut rules = vec![Rule { verdict: XdpVerdict::Jump(main), ..accept(Vec::new()) }];
     if default == Action::Allow {
         return rules;
     }
@@ -234,15 +234,15 @@ fn entered(hook: Hook, mut first: Vec<Rule>, main: Chain, sub: Chain) -> Vec<Cha
             return vec![main, Chain { hook: Some(hook), rules: first, ..sub }];
         }
     };
-    first.push(Rule { verdict: Verdict::Goto(sub.name), ..accept(Vec::new()) });
+    first.push(Rule { verdict: XdpVerdict::Goto(sub.name), ..accept(Vec::new()) });
     vec![main, sub, Chain { name, hook: Some(hook), rules: first }]
 }
 
 /// Why a policy drops packets that came through no state; `None` if it lets them pass.
 pub(super) fn refusal(policy: &Policy) -> Option<DropReason> {
     let is_required = |level| match level {
-        Level::Required => true,
-        Level::Use => false,
+        TemplateLevel::Required => true,
+        TemplateLevel::Use => false,
     };
     let [block, protect, held] = match policy.direction {
         Direction::In | Direction::Forward => {
@@ -334,12 +334,12 @@ fn prefix(prefix: Prefix) -> Option<rtnetlink::Prefix> {
 }
 
 pub(super) fn accept(conditions: Vec<Condition>) -> Rule {
-    Rule { conditions, among: None, counter: None, verdict: Verdict::Accept }
+    Rule { conditions, set_lookup: None, counter: None, verdict: XdpVerdict::Accept }
 }
 
 fn drop(conditions: Vec<Condition>, reason: DropReason) -> Rule {
     let counter = Some(reason.as_str());
-    Rule { conditions, among: None, counter, verdict: Verdict::Drop }
+    Rule { conditions, set_lookup: None, counter, verdict: XdpVerdict::Drop }
 }
 
 #[cfg(test)]

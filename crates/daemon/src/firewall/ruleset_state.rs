@@ -15,7 +15,7 @@
 use std::sync::Arc;
 
 use uxfrm_engine::{PolicyChange, PolicyEntry, PolicyKind, Spd};
-use uxfrm_io::nftables::{Change, Error, Filter, Rule, RuleId, Set};
+use uxfrm_io::nftables::{Error, PacketFilter, Rule, RuleId, Set, TableChange};
 
 use super::{
     chain::{Chain, PlacementError, PolicyEffect, RunSplit, Sorted},
@@ -145,13 +145,13 @@ impl RulesetState {
         let chains = parts.iter().flat_map(of_part).collect();
         let mut layout = Self { parts, chains, out: OutgoingRules::Guarded, next };
         let mut entries: Vec<_> = spd.iter().collect();
-        entries.sort_unstable_by_key(|entry| entry.place());
+        entries.sort_unstable_by_key(|entry| entry.precedence());
         for entry in entries {
             let policy = entry.policy();
             for chain in layout.chains.iter_mut().filter(|chain| chain.is_about(entry)) {
                 let (outcome, alternatives) = rules::of_policy(chain.part, &policy);
                 if !alternatives.is_empty() {
-                    chain.append(entry.place(), outcome, &alternatives);
+                    chain.append(entry.precedence(), outcome, &alternatives);
                 }
             }
         }
@@ -190,7 +190,7 @@ impl RulesetState {
     /// not those.
     pub(super) fn record_policies(
         mut self,
-        filter: &mut impl Filter,
+        filter: &mut impl PacketFilter,
         table: &str,
         spd: &Spd,
     ) -> Result<Option<Self>, Error> {
@@ -256,7 +256,7 @@ impl RulesetState {
     ) -> Result<Option<RunSplit>, PlacementError> {
         let item = self.items(changes)[at];
         let before = PoliciesBefore::of(changes, item.of());
-        let place = item.entry().place();
+        let place = item.entry().precedence();
         self.chain(item).part(place, &before, spd)
     }
 
@@ -296,8 +296,8 @@ impl RulesetState {
         }
         let chain = self.chain(item);
         let sorted = match item.change {
-            PolicyChange::Added(_) => chain.add(entry.place(), outcome, &alternatives),
-            PolicyChange::Removed(_) => chain.remove(entry.place(), &alternatives),
+            PolicyChange::Added(_) => chain.add(entry.precedence(), outcome, &alternatives),
+            PolicyChange::Removed(_) => chain.remove(entry.precedence(), &alternatives),
         };
         sorted.map(ChangeResult::Sorted)
     }
@@ -322,7 +322,7 @@ impl RulesetState {
     }
 
     /// PolicyEffect a step asks of the kernel.
-    pub(super) fn ask(&mut self, step: Step) -> Vec<Change> {
+    pub(super) fn ask(&mut self, step: Step) -> Vec<TableChange> {
         let mut asked = Vec::new();
         for chain in &mut self.chains {
             match step {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
-use uxfrm_engine::{DropReason, Place};
+use uxfrm_engine::{DropReason, PolicyPrecedence};
 use uxfrm_io::nftables::Condition;
 
 use super::{group::Group, match_shape::MatchShape};
@@ -24,9 +24,9 @@ pub(super) enum Outcome {
 pub(super) struct Run {
     pub(super) outcome: Outcome,
     /// The first of its policies, or one before it and behind the run before.
-    pub(super) first: Place,
+    pub(super) first: PolicyPrecedence,
     /// The last of its policies, or one behind it and before the next run.
-    last: Place,
+    last: PolicyPrecedence,
     /// Whether the last has gone, and its place is another run's.
     is_open: bool,
     pub(super) groups: Vec<Group>,
@@ -36,8 +36,8 @@ pub(super) struct Run {
 /// The first and last policy of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RunBounds {
-    first: Place,
-    last: Place,
+    first: PolicyPrecedence,
+    last: PolicyPrecedence,
     is_open: bool,
 }
 
@@ -46,7 +46,7 @@ pub(super) type Alternative = Vec<Condition>;
 
 impl RunBounds {
     /// Whether a policy that stands there is of the run.
-    pub(super) fn hold(&self, place: Place) -> bool {
+    pub(super) fn hold(&self, place: PolicyPrecedence) -> bool {
         let is_before_end = if self.is_open { place < self.last } else { place <= self.last };
         self.first <= place && is_before_end
     }
@@ -54,7 +54,7 @@ impl RunBounds {
 
 impl Run {
     /// Nothing yet, around a place.
-    pub(super) fn new(outcome: Outcome, place: Place) -> Self {
+    pub(super) fn new(outcome: Outcome, place: PolicyPrecedence) -> Self {
         let (groups, by_shape) = (Vec::new(), HashMap::default());
         Self { outcome, first: place, last: place, is_open: false, groups, by_shape }
     }
@@ -83,34 +83,34 @@ impl Run {
     }
 
     /// A place more belongs to it.
-    pub(super) fn reach(&mut self, place: Place) {
+    pub(super) fn ensure_gateway(&mut self, place: PolicyPrecedence) {
         self.first = self.first.min(place);
         self.is_open &= place < self.last;
         self.last = self.last.max(place);
     }
 
     /// Whether all of it stands before a place.
-    pub(super) fn ends_before(&self, place: Place) -> bool {
+    pub(super) fn ends_before(&self, place: PolicyPrecedence) -> bool {
         self.last < place || (self.is_open && self.last == place)
     }
 
     /// Whether a place is the last that belongs to it.
-    pub(super) fn ends_at(&self, place: Place) -> bool {
+    pub(super) fn ends_at(&self, place: PolicyPrecedence) -> bool {
         self.last == place && !self.is_open
     }
 
     /// Leaves all up to a place to others; the first of its policies stands there.
-    pub(super) fn begin_at(&mut self, first: Place) {
+    pub(super) fn begin_at(&mut self, first: PolicyPrecedence) {
         self.first = first;
     }
 
     /// The same at its end.
-    pub(super) fn end_at(&mut self, last: Place) {
+    pub(super) fn end_at(&mut self, last: PolicyPrecedence) {
         (self.last, self.is_open) = (last, false);
     }
 
     /// Leaves a place, where no policy of it stands any more, and all behind to others.
-    pub(super) fn end_before(&mut self, place: Place) {
+    pub(super) fn end_before(&mut self, place: PolicyPrecedence) {
         (self.last, self.is_open) = (place, true);
     }
 

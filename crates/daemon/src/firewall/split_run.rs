@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use uxfrm_engine::{Place, PolicyChange, PolicyEntry, PolicyKind, Spd};
+use uxfrm_engine::{PolicyChange, PolicyEntry, PolicyKind, PolicyPrecedence, Spd};
 
 use super::{
     chain_kind::ChainKind,
@@ -18,7 +18,7 @@ use super::{
 pub(super) struct PoliciesBefore<'a> {
     of: (ChainKind, PolicyKind),
     /// Who stood where something has changed.
-    stood: BTreeMap<Place, Option<&'a PolicyEntry>>,
+    stood: BTreeMap<PolicyPrecedence, Option<&'a PolicyEntry>>,
 }
 
 /// A place, and the run that it parts.
@@ -27,7 +27,7 @@ pub(super) struct SplitPoint {
     pub(super) run: RunBounds,
     /// The run before, which has the place where it ends, also where the other begins there.
     pub(super) other: Option<RunBounds>,
-    pub(super) place: Place,
+    pub(super) place: PolicyPrecedence,
 }
 
 /// The two parts of a split run.
@@ -38,9 +38,9 @@ pub(super) struct RunParts {
     /// How many behind it.
     behind: usize,
     /// The last of the former.
-    pub(super) last: Option<Place>,
+    pub(super) last: Option<PolicyPrecedence>,
     /// The first of the latter.
-    pub(super) first: Option<Place>,
+    pub(super) first: Option<PolicyPrecedence>,
 }
 
 /// A part of a run.
@@ -56,7 +56,7 @@ fn is_of(entry: &PolicyEntry, (part, kind): (ChainKind, PolicyKind)) -> bool {
 
 impl SplitPoint {
     /// Whether a policy that stands there is of the run.
-    fn hold(&self, place: Place) -> bool {
+    fn hold(&self, place: PolicyPrecedence) -> bool {
         self.run.hold(place) && !self.other.is_some_and(|other| other.hold(place))
     }
 }
@@ -64,7 +64,11 @@ impl SplitPoint {
 impl RunParts {
     /// Which part is smaller, and where one of its policies stands: the last of those before, or
     /// the first of those behind.
-    pub(super) const fn smaller(&self, last: Place, first: Place) -> (RunSide, Place) {
+    pub(super) const fn smaller(
+        &self,
+        last: PolicyPrecedence,
+        first: PolicyPrecedence,
+    ) -> (RunSide, PolicyPrecedence) {
         if self.before < self.behind {
             (RunSide::PoliciesBefore, last)
         } else {
@@ -83,7 +87,7 @@ impl<'a> PoliciesBefore<'a> {
                 PolicyChange::Removed(entry) => (entry, Some(&**entry)),
             };
             if is_of(entry, of) {
-                stood.entry(entry.place()).or_insert(was);
+                stood.entry(entry.precedence()).or_insert(was);
             }
         }
         Self { of, stood }
@@ -110,8 +114,8 @@ impl<'a> PoliciesBefore<'a> {
         spd: &'s Spd,
         context: SplitPoint,
         side: RunSide,
-    ) -> impl Iterator<Item = (Place, Vec<Alternative>)> + 's {
-        let is_meant = move |place: Place| match side {
+    ) -> impl Iterator<Item = (PolicyPrecedence, Vec<Alternative>)> + 's {
+        let is_meant = move |place: PolicyPrecedence| match side {
             RunSide::PoliciesBefore => place <= context.place,
             RunSide::Behind => place > context.place,
         };
@@ -123,12 +127,12 @@ impl<'a> PoliciesBefore<'a> {
         &'s self,
         spd: &'s Spd,
         context: SplitPoint,
-    ) -> impl Iterator<Item = (Place, &'s PolicyEntry)> + 's {
+    ) -> impl Iterator<Item = (PolicyPrecedence, &'s PolicyEntry)> + 's {
         let is_of = |entry: &&PolicyEntry| is_of(entry, self.of);
-        let is_as_it_was = |entry: &&PolicyEntry| !self.stood.contains_key(&entry.place());
+        let is_as_it_was = |entry: &&PolicyEntry| !self.stood.contains_key(&entry.precedence());
         let stayed = spd.iter().map(|entry| &**entry).filter(is_of).filter(is_as_it_was);
         let gone = self.stood.values().copied().flatten();
-        let all = stayed.chain(gone).map(|entry| (entry.place(), entry));
+        let all = stayed.chain(gone).map(|entry| (entry.precedence(), entry));
         all.filter(move |(place, _entry)| context.hold(*place))
     }
 }

@@ -12,11 +12,11 @@ use std::{net::Ipv4Addr, rc::Rc};
 
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{
-    Action, Database, Defaults, Direction, Family, IfId, Level, Limits, Mark, Mode, Moment, Policy,
-    PolicyFlags, PolicyIndex, PolicyKind, Prefix, Priority, Reqid, SaProtocol, Selector, Spi,
-    Template,
+    Action, Database, DefaultActions, Direction, Family, IfId, LifetimeLimits, Mark, Mode, Moment,
+    Policy, PolicyFlags, PolicyIndex, PolicyKind, Prefix, Priority, Reqid, SaProtocol, Selector,
+    Spi, Template, TemplateLevel,
 };
-use uxfrm_io::nftables::Verdict;
+use uxfrm_io::nftables::XdpVerdict;
 
 use super::*;
 use filters::Narrow;
@@ -37,11 +37,11 @@ fn firewall_installed_in_pieces_drops_until_complete() {
         let [source, destination] = [Ipv4Addr::new(10, 1, 0, 1), Ipv4Addr::new(10, 2, 0, host)];
         packet(source.into(), destination.into(), 17, &[0; 8])
     };
-    for (host, last) in [(1, Verdict::Drop), (200, Verdict::Accept)] {
+    for (host, last) in [(1, XdpVerdict::Drop), (200, XdpVerdict::Accept)] {
         let database = blocking();
         let filter = Narrow { packet: to(host), ..Narrow::default() };
         let guard = Firewall::install(filter, context(), &database.current().spd).unwrap();
-        assert_eq!(*guard.filter.judged.borrow(), [Verdict::Drop, last]);
+        assert_eq!(*guard.filter.judged.borrow(), [XdpVerdict::Drop, last]);
     }
 }
 
@@ -53,7 +53,7 @@ fn firewall_incomplete_is_removed_unless_replacing() {
     let spd = &database.current().spd;
     let to = [Ipv4Addr::new(10, 1, 0, 1), Ipv4Addr::new(10, 2, 0, 200)];
     for (was_there, seen) in
-        [(false, &[Verdict::Drop, Verdict::Accept][..]), (true, &[Verdict::Drop][..])]
+        [(false, &[XdpVerdict::Drop, XdpVerdict::Accept][..]), (true, &[XdpVerdict::Drop][..])]
     {
         let packet = packet(to[0].into(), to[1].into(), 17, &[0; 8]);
         let mut filter = Narrow { packet, too_many: Some(1), ..Narrow::default() };
@@ -70,7 +70,7 @@ fn firewall_incomplete_is_removed_unless_replacing() {
 /// States come and go far more often than policies do.
 #[test]
 fn firewall_without_policy_change_sends_nothing() {
-    let mut gateway = Gateway::that_guards(Vec::new(), Defaults::default(), Vec::new());
+    let mut gateway = Gateway::that_guards(Vec::new(), DefaultActions::default(), Vec::new());
     gateway.guard.filter.room = Some(0);
     gateway.carry_out(vec![Request::Add(vec![tunnel(1, Action::Block)])]);
     let changes = gateway.database.take_changes();
@@ -122,14 +122,14 @@ fn tunnel(serial: usize, action: Action) -> Policy {
         mark: Mark { value: 0, mask: 0 },
         if_id: IfId(0),
         flags: PolicyFlags::empty(),
-        limits: Limits::default(),
+        limits: LifetimeLimits::default(),
         offload: None,
     }
 }
 
 #[test]
 fn similar_policies_change_set_keys_only() {
-    let mut gateway = Gateway::that_guards(Vec::new(), Defaults::default(), Vec::new());
+    let mut gateway = Gateway::that_guards(Vec::new(), DefaultActions::default(), Vec::new());
     gateway.one_by_one((0..4).map(|serial| tunnel(serial, Action::Block)));
     assert_eq!(gateway.sizes(), (4, 0, 0, 1), "a few have rules");
     gateway.one_by_one((4..600).map(|serial| tunnel(serial, Action::Block)));
@@ -153,7 +153,7 @@ fn shared_set_key_goes_with_last_policy() {
         mark: 0,
         came_by: 0,
     };
-    let mut gateway = Gateway::that_guards(Vec::new(), Defaults::default(), vec![to(0)]);
+    let mut gateway = Gateway::that_guards(Vec::new(), DefaultActions::default(), vec![to(0)]);
     gateway.one_by_one((0..10).map(|serial| tunnel(serial, Action::Block)));
     let first = tunnel(0, Action::Block);
     let source = Prefix::new(Ipv4Addr::new(10, 1, 2, 3).into(), 16).unwrap();
@@ -170,7 +170,7 @@ fn shared_set_key_goes_with_last_policy() {
 
 #[test]
 fn policy_with_other_verdict_splits_run() {
-    let mut gateway = Gateway::that_guards(Vec::new(), Defaults::default(), Vec::new());
+    let mut gateway = Gateway::that_guards(Vec::new(), DefaultActions::default(), Vec::new());
     gateway.one_by_one((0..10).map(|serial| tunnel(serial, Action::Block)));
     gateway.one_by_one((10..20).map(|serial| tunnel(serial, Action::Allow)));
     gateway.one_by_one((20..30).map(|serial| tunnel(serial, Action::Block)));
@@ -189,7 +189,7 @@ fn policy_with_other_verdict_splits_run() {
 #[test]
 fn many_equal_runs_are_joined() {
     let action = |serial| [Action::Block, Action::Allow][serial % 2];
-    let mut gateway = Gateway::that_guards(Vec::new(), Defaults::default(), Vec::new());
+    let mut gateway = Gateway::that_guards(Vec::new(), DefaultActions::default(), Vec::new());
     gateway.one_by_one((0..80).map(|serial| tunnel(serial, action(serial))));
     assert_eq!(gateway.sizes(), (80, 0, 0, 1));
     let (action, templates) = (Action::Block, Vec::<Template>::new());
@@ -213,7 +213,7 @@ fn new_run_precedes_rules_of_next_run() {
         mark: 0,
         came_by: 0,
     };
-    let mut gateway = Gateway::that_guards(Vec::new(), Defaults::default(), vec![to]);
+    let mut gateway = Gateway::that_guards(Vec::new(), DefaultActions::default(), vec![to]);
     gateway.one_by_one((0..3).map(|serial| tunnel(serial, Action::Block)));
     gateway.check().unwrap();
     let first = Policy { priority: Priority(1), ..tunnel(0, Action::Allow) };
@@ -225,7 +225,7 @@ fn new_run_precedes_rules_of_next_run() {
 
 #[test]
 fn combined_changes_keep_table() {
-    let mut gateway = Gateway::that_guards(Vec::new(), Defaults::default(), Vec::new());
+    let mut gateway = Gateway::that_guards(Vec::new(), DefaultActions::default(), Vec::new());
     let priority = |serial, priority, action| Policy {
         priority: Priority(priority),
         ..tunnel(serial, action)
@@ -254,14 +254,14 @@ fn removed_firewall_is_restored_in_pieces() {
     guard.filter.remove(&name).unwrap();
     guard.follow(spd).unwrap();
     let judged = guard.filter.judged.borrow();
-    assert_eq!(judged[2..], [Verdict::Accept, Verdict::Drop, Verdict::Drop]);
+    assert_eq!(judged[2..], [XdpVerdict::Accept, XdpVerdict::Drop, XdpVerdict::Drop]);
 }
 
 /// They would be joined by a new table.
 #[test]
 fn equal_runs_stay_apart_without_room() {
     let action = |serial| [Action::Block, Action::Allow][serial % 2];
-    let mut gateway = Gateway::that_guards(Vec::new(), Defaults::default(), Vec::new());
+    let mut gateway = Gateway::that_guards(Vec::new(), DefaultActions::default(), Vec::new());
     gateway.one_by_one((0..80).map(|serial| tunnel(serial, action(serial))));
     gateway.guard.filter.is_full = true;
     for number in (1..80).step_by(2) {
@@ -280,7 +280,7 @@ fn equal_runs_stay_apart_without_room() {
 fn outgoing_rules_return_below_limit() {
     let action = |serial| [Action::Block, Action::Allow][serial % 2];
     let many = (0..ruleset_state::MANY).map(|serial| tunnel(serial, action(serial)));
-    let mut gateway = Gateway::that_guards(many.collect(), Defaults::default(), Vec::new());
+    let mut gateway = Gateway::that_guards(many.collect(), DefaultActions::default(), Vec::new());
     assert_eq!(gateway.sizes(), (ruleset_state::MANY, 0, 0, 1));
     gateway.handle(Request::Add(vec![tunnel(ruleset_state::MANY, Action::Block)]));
     assert_eq!(gateway.sizes(), (0, 0, 0, 2));
@@ -303,7 +303,7 @@ fn outgoing_rules_return_below_limit() {
 fn outgoing_rules_are_not_retried_each_change() {
     let action = |serial| [Action::Block, Action::Allow][serial % 2];
     let many = (0..ruleset_state::MANY).map(|serial| tunnel(serial, action(serial)));
-    let mut gateway = Gateway::that_guards(many.collect(), Defaults::default(), Vec::new());
+    let mut gateway = Gateway::that_guards(many.collect(), DefaultActions::default(), Vec::new());
     gateway.guard.filter.refuses_tables = Some(12);
     for serial in ruleset_state::MANY..ruleset_state::MANY + 20 {
         gateway.handle(Request::Add(vec![tunnel(serial, action(serial))]));
@@ -340,7 +340,7 @@ fn split_run_moves_smaller_part() {
             ..tunnel(serial as usize, Action::Block)
         };
         let mut gateway =
-            Gateway::that_guards((0..1000).map(of).collect(), Defaults::default(), packets);
+            Gateway::that_guards((0..1000).map(of).collect(), DefaultActions::default(), packets);
         gateway.guard.filter.seen.clear();
         let amid = Policy { priority: Priority(2 * at - 1), ..tunnel(0, Action::Allow) };
         let selector = Selector { destination: Prefix::any(Family::V4), ..amid.selector };
@@ -366,7 +366,7 @@ fn split_run_excludes_moved_first_policy() {
     let blocks = [(1, 5), (2, 5), (3, 7), (4, 7), (5, 7)].map(of);
     let first = Policy { action: Action::Allow, ..of((0, 1)) };
     let policies = std::iter::once(first).chain(blocks).collect();
-    let mut gateway = Gateway::that_guards(policies, Defaults::default(), Vec::new());
+    let mut gateway = Gateway::that_guards(policies, DefaultActions::default(), Vec::new());
     gateway.handle(Request::Update(1, Action::Allow, Vec::new(), Priority(5)));
     assert_eq!(gateway.sizes(), (3, 1, 4, 1));
     gateway.one_by_one(std::iter::once(Policy { action: Action::Allow, ..of((6, 6)) }));

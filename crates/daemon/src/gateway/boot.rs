@@ -27,7 +27,7 @@ use crate::{
 ///
 /// # Errors
 /// The kernel's, and where nothing is known that could be refused.
-pub fn put_up(path: &Path) -> anyhow::Result<Vec<String>> {
+pub fn install_boot_guard(path: &Path) -> anyhow::Result<Vec<String>> {
     let config = Config::load(path)?;
     let _alone = match StatSocket::open() {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {

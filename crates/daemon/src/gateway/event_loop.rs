@@ -7,11 +7,11 @@ use sd_notify::NotifyState;
 use uxfrm_engine::DropCounts;
 use uxfrm_io::{
     dump, heap,
-    nftables::Watch,
-    signal::{Request, Signals},
+    nftables::TableWatch,
+    signal::{SignalRequest, Signals},
     uevents::Uevents,
 };
-use uxfrm_runtime::Running;
+use uxfrm_runtime::WorkerThread;
 
 use super::{Gateway, requests::RequestHandler};
 use crate::{
@@ -116,7 +116,7 @@ impl Gateway {
             if ready.has(NETWORK) {
                 self.reconciler.refresh_host(&self.network, &mut self.database);
             }
-            if ready.has(FILTER) && self.filter.as_mut().is_some_and(Watch::take_gone) {
+            if ready.has(FILTER) && self.filter.as_mut().is_some_and(TableWatch::take_gone) {
                 self.reconciler.restore_firewall(&self.database.snapshot().spd);
             }
             // First: what is asked for next may have states send.
@@ -136,8 +136,8 @@ impl Gateway {
                 && let Some(request) = signals.next()?
             {
                 match request {
-                    Request::Stop => return Ok(()),
-                    Request::Reload => self.reload(control.as_deref_mut()),
+                    SignalRequest::Stop => return Ok(()),
+                    SignalRequest::Reload => self.reload(control.as_deref_mut()),
                 }
             }
             if let Some(control) = control.as_deref_mut() {
@@ -145,7 +145,7 @@ impl Gateway {
             }
             self.run_housekeeping(control.as_deref_mut());
             self.tunnels.maintain();
-            let lane_ends = self.workers.iter().chain(&self.resolver).any(Running::has_ended);
+            let lane_ends = self.workers.iter().chain(&self.resolver).any(WorkerThread::has_ended);
             let ends = lane_ends || self.tunnels.has_ended() || self.devices.has_ended();
             anyhow::ensure!(!ends, "a worker ended by itself");
         }
@@ -211,7 +211,7 @@ impl Gateway {
             control.publish(|outbox| housekeeping.tell(&news, outbox));
         }
         if housekeeping.settle() == AcquireProgress::Answered {
-            self.workers.iter().for_each(Running::nudge);
+            self.workers.iter().for_each(WorkerThread::wake_if_waiting);
         }
         self.policy_saver.maintain(&self.database, self.reload.written());
     }

@@ -1,7 +1,7 @@
 //! Takes a gateway down, in order or by a fault.
 
 use anyhow::Context as _;
-use uxfrm_runtime::Running;
+use uxfrm_runtime::WorkerThread;
 
 use super::Gateway;
 use crate::reconcile::databases::close_store;
@@ -24,7 +24,7 @@ impl Gateway {
             AtExit::Open => self.reconciler.close_routes()?,
             AtExit::Block => (None, None, self.reconciler.leave_routes()),
         };
-        self.workers.into_iter().chain(self.resolver).try_for_each(Running::stop)?;
+        self.workers.into_iter().chain(self.resolver).try_for_each(WorkerThread::stop)?;
         self.devices.stop()?;
         self.tunnels.stop()?;
         self.policy_saver.end(&self.database, self.reload.written(), self.at_exit);
@@ -43,11 +43,11 @@ impl Gateway {
     /// leaves plain. The guard stays: nothing comes in plain.
     pub(super) fn abort(mut self, error: anyhow::Error) -> anyhow::Error {
         self.descriptors.close();
-        let error = match self.workers.into_iter().chain(self.resolver).try_for_each(Running::stop)
-        {
-            Ok(()) => error,
-            Err(cause) => anyhow::Error::new(cause).context(error),
-        };
+        let error =
+            match self.workers.into_iter().chain(self.resolver).try_for_each(WorkerThread::stop) {
+                Ok(()) => error,
+                Err(cause) => anyhow::Error::new(cause).context(error),
+            };
         error.context(STAYS)
     }
 }

@@ -10,12 +10,12 @@ use std::{
 
 use anyhow::Context as _;
 use nix::net::if_::if_nametoindex;
-use uxfrm_engine::{Database, Host};
+use uxfrm_engine::{Database, HostView};
 use uxfrm_io::{
-    path_errors::PathErrors,
+    path_errors::PathMtuErrors,
     poll::{Poller, Waker},
     rtnetlink::Rtnetlink,
-    tun::{Place, Queues, Tun, TunOptions},
+    tun::{QueueOrder, Queues, Tun, TunOptions},
     uevents::Uevents,
 };
 use uxfrm_runtime::Events;
@@ -106,7 +106,7 @@ pub(super) fn surroundings(
     index: u32,
     destinations: Vec<IpAddr>,
 ) -> anyhow::Result<workers::HostContext> {
-    let Host { addresses: own, mtu, .. } = routes.host();
+    let HostView { addresses: own, mtu, .. } = routes.host();
     gso_limit::fit(&mut Rtnetlink::open()?, index, mtu.into());
     Ok(workers::HostContext { mtu: mtu.into(), own, destinations })
 }
@@ -174,7 +174,7 @@ pub(super) fn open_tun(
     };
     let options = TunOptions { queues, ..TunOptions::new(name.as_str()) };
     let tun = match descriptors.take(&workers::tun_queue(0)) {
-        Some(queue) => Tun::of_queue(queue, &options, Place::First),
+        Some(queue) => Tun::of_queue(queue, &options, QueueOrder::First),
         None => Tun::open(&options),
     };
     let tun = tun.with_context(|| format!("can't open the TUN {name}{why}"))?;
@@ -236,7 +236,8 @@ impl Gateway {
         let (events_of_devices, tun) = (sender.clone(), config.host.tun.to_string());
         devices.open(devices::DeviceContext { mark, mode, events: events_of_devices, tun })?;
         // The last of what may fail while nothing of the host's has changed.
-        let paths = PathErrors::open().context("no socket for ICMP errors (needs CAP_NET_RAW)")?;
+        let paths =
+            PathMtuErrors::open().context("no socket for ICMP errors (needs CAP_NET_RAW)")?;
         let guard = Firewall::open(config, &snapshot.spd, &mut descriptors)?;
         let divert_mode = Firewall::divert_mode(guard.as_ref());
         if divert_mode == DivertMode::Destinations {

@@ -101,7 +101,7 @@ fn build_successor(
     let mut xfrm = xfrm(config)?;
     successor.restore(&mut xfrm, &mut database, &devices)?;
     successor.adopt(&mut store, &mut database);
-    database.share_numbers();
+    database.push_sequence_limits();
     database.publish();
     let terms = AccessTerms { user: config.control.user, mark: config.wire.mark.get() };
     let control = successor.control(descriptors, terms)?;
@@ -165,7 +165,7 @@ impl Gateway {
             tracing::warn!(%error, "no more sequence numbers are reserved for the time of an upgrade");
         }
         // Devices hear of it now, as nobody tells them more meanwhile.
-        self.database.share_numbers();
+        self.database.push_sequence_limits();
         // Devices' own pass with them.
         let (drops, fastest) = (self.counts_but_devices(), self.reconciler.fastest());
         let destinations = self.requested.all();

@@ -18,7 +18,7 @@ use anyhow::Context as _;
 use uxfrm_engine::Cpu;
 use uxfrm_io::{
     Rtnetlink,
-    xdp::{Program, Takes},
+    xdp::{FrameSelection, Program},
 };
 use uxfrm_runtime as runtime;
 
@@ -51,7 +51,7 @@ impl AfXdpDevice {
     ) -> anyhow::Result<Self> {
         let mut device = Device::find(&mut Rtnetlink::open()?, name, Place::EXPRESS)?;
         let workers = config.runtime.workers.count().get();
-        device.attach(Takes::OwnEsp, workers, descriptors)?;
+        device.attach(FrameSelection::OwnEsp, workers, descriptors)?;
         let af_xdp = Self { device };
         af_xdp.follow(own).context("can't tell AF_XDP the host's addresses")?;
         Ok(af_xdp)
@@ -88,12 +88,12 @@ impl AfXdpDevice {
         worker: Cpu,
         resolver: &NextHopResolver,
         descriptors: &mut DescriptorStore,
-    ) -> anyhow::Result<Option<(runtime::Express, ResolverChannel)>> {
+    ) -> anyhow::Result<Option<(runtime::AfXdpEsp, ResolverChannel)>> {
         let Some((port, address)) = self.device.open_ring(worker, descriptors)? else {
             return Ok(None);
         };
         let (guide, talk) = resolver.talk();
-        Ok(Some((runtime::Express::new(port, address, guide), talk)))
+        Ok(Some((runtime::AfXdpEsp::new(port, address, guide), talk)))
     }
 
     /// Has the device gather frames, once all queues are open.

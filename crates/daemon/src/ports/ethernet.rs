@@ -11,9 +11,9 @@ use anyhow::Context as _;
 use uxfrm_engine::Cpu;
 use uxfrm_io::{
     FramePort, PacketSocket, PacketSocketOptions, Rtnetlink, Xdp,
-    napi::Gathering,
+    napi::NapiDeferral,
     rtnetlink::Link,
-    xdp::{Program, ProgramOptions, ProgramParts, Queue, QueueParts, Takes, XdpError},
+    xdp::{FrameSelection, Program, ProgramOptions, ProgramParts, Queue, QueueParts, XdpError},
 };
 use uxfrm_packet::ethernet::MacAddr;
 
@@ -94,7 +94,7 @@ impl Device {
     pub(crate) fn prepare(
         &mut self,
         by: By,
-        takes: Takes,
+        takes: FrameSelection,
         workers: usize,
         descriptors: &mut DescriptorStore,
     ) -> anyhow::Result<()> {
@@ -111,13 +111,13 @@ impl Device {
     /// When its driver can't.
     pub(crate) fn attach(
         &mut self,
-        takes: Takes,
+        takes: FrameSelection,
         workers: usize,
         descriptors: &mut DescriptorStore,
     ) -> anyhow::Result<()> {
         let queues = u32::try_from(workers).context("workers are at most 1024")?;
         let (link, mac, mtu) = (self.index, self.mac, self.mtu);
-        let options = ProgramOptions { link, mac, mtu, takes, queues };
+        let options = ProgramOptions { link, mac, mtu, selection: takes, queues };
         let [at_device, sockets, own] = ["program", "sockets", "own"].map(|part| self.part(part));
         let [a, b, c] = [&at_device, &sockets, &own].map(|name| descriptors.take(name));
         let program = match (a, b, c) {
@@ -160,12 +160,12 @@ impl Device {
         }
     }
 
-    fn gathering(&self, span: Duration) -> Option<Gathering> {
+    fn gathering(&self, span: Duration) -> Option<NapiDeferral> {
         if span.is_zero() {
             return None;
         }
         let device = &self.name;
-        let start = Gathering::start(self.index, span);
+        let start = NapiDeferral::start(self.index, span);
         start
             .inspect(|_| tracing::info!(device, ?span, "AF_XDP: frames are gathered while many come"))
             .inspect_err(|error| {
@@ -179,7 +179,7 @@ impl Device {
     /// # Errors
     /// The kernel's.
     pub(crate) fn know_host(&self, own: &[IpAddr]) -> std::io::Result<()> {
-        self.program.iter().try_for_each(|program| program.know_host(own))
+        self.program.iter().try_for_each(|program| program.set_host_addresses(own))
     }
 
     /// Its index and address.

@@ -18,8 +18,8 @@ use std::{
 use nix::sys::socket::SockType;
 use uxfrm_engine::{DropReason, Drops};
 use uxfrm_io::{
-    confine::{self, Confined, Places},
-    ike::{Buffer, Datagram, Exchange, name},
+    confine::{self, AllowedPaths, Confinement},
+    ike::{Buffer, IkeDatagram, IkeExchange, name},
 };
 
 use crate::descriptor_store::DescriptorStore;
@@ -34,10 +34,10 @@ pub(crate) fn share(
     mark: u32,
     user: Option<u32>,
     descriptors: &mut DescriptorStore,
-) -> io::Result<(SyncSender<Datagram>, Arc<Drops>)> {
+) -> io::Result<(SyncSender<IkeDatagram>, Arc<Drops>)> {
     let stored = format!("ike {port}");
     let (exchange, file) = match descriptors.take(&stored) {
-        Some(socket) => (Exchange::of_socket(socket, port, mark, user)?, None),
+        Some(socket) => (IkeExchange::of_socket(socket, port, mark, user)?, None),
         None => open(port, mark, user)?,
     };
     descriptors.keep(&stored, exchange.socket())?;
@@ -59,10 +59,10 @@ pub(crate) fn share(
 
 /// At the gateway's name for a port, or where a stranger has that, as the counters' name is ours,
 /// at the file that stands in for it.
-fn open(port: u16, mark: u32, user: Option<u32>) -> io::Result<(Exchange, Option<SocketFile>)> {
+fn open(port: u16, mark: u32, user: Option<u32>) -> io::Result<(IkeExchange, Option<SocketFile>)> {
     let name = name(port);
     let name = name.as_bytes();
-    match Exchange::open(port, mark, user) {
+    match IkeExchange::open(port, mark, user) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
         result => {
             fallback_socket::sweep(name, SockType::Datagram);
@@ -71,7 +71,7 @@ fn open(port: u16, mark: u32, user: Option<u32>) -> io::Result<(Exchange, Option
     }
     let path = fallback_socket::make(name, SockType::Datagram)
         .map_err(|error| fallback_socket::refused(name, &error))?;
-    let exchange = Exchange::open_at(&path, port, mark, user)?;
+    let exchange = IkeExchange::open_at(&path, port, mark, user)?;
     let file = SocketFile::of(&path);
     if user.is_some() {
         lchown(path, user, None)?;
@@ -84,18 +84,18 @@ fn start(name: String, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
 }
 
 /// Whoever has a file removes it in the end.
-fn confine_beside(file: Option<&SocketFile>) -> Confined {
+fn confine_beside(file: Option<&SocketFile>) -> Confinement {
     match file.and_then(SocketFile::directory) {
         None => confine::packets(),
         Some(place) => {
             let write = vec![place.to_owned()];
-            confine::control(&[], &Places { write, ..Places::default() })
+            confine::control(&[], &AllowedPaths { write, ..AllowedPaths::default() })
         }
     }
 }
 
 /// From the workers to the daemons, until there are no workers.
-fn hand_on(exchange: &Exchange, messages: &Receiver<Datagram>, drops: &Drops) {
+fn hand_on(exchange: &IkeExchange, messages: &Receiver<IkeDatagram>, drops: &Drops) {
     for message in messages {
         if let Err(error) = exchange.deliver(&message) {
             drops.count(DropReason::InIkeUnclaimed);
@@ -106,7 +106,7 @@ fn hand_on(exchange: &Exchange, messages: &Receiver<Datagram>, drops: &Drops) {
 }
 
 /// From the daemons to the network, until the exchange is closed.
-fn send_on(exchange: &Exchange) {
+fn send_on(exchange: &IkeExchange) {
     let mut buffer = Buffer::default();
     loop {
         match exchange.next(&mut buffer) {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use uxfrm_engine::Moment;
-use uxfrm_io::{napi::Gathering, xdp::Program};
+use uxfrm_io::{napi::NapiDeferral, xdp::Program};
 
 use ab_test::{AbTest, Delivery};
 
@@ -25,7 +25,7 @@ pub(crate) const EVERY: Duration = Duration::from_millis(100);
 /// A device, and whether it batches now.
 #[derive(Debug)]
 pub(crate) struct NapiBatching {
-    batching: Gathering,
+    batching: NapiDeferral,
     program: Arc<Program>,
     load: Load,
     rule: Rule,
@@ -50,17 +50,17 @@ struct Load {
 
 impl NapiBatching {
     /// One that gathers whenever many frames come by the program's queues.
-    pub(crate) fn always(batching: Gathering, program: Arc<Program>, now: Moment) -> Self {
+    pub(crate) fn always(batching: NapiDeferral, program: Arc<Program>, now: Moment) -> Self {
         Self::new(batching, program, now, Rule::Always)
     }
 
     /// One that does so where it lets more of them pass.
-    pub(crate) fn if_it_pays(batching: Gathering, program: Arc<Program>, now: Moment) -> Self {
+    pub(crate) fn if_it_pays(batching: NapiDeferral, program: Arc<Program>, now: Moment) -> Self {
         Self::new(batching, program, now, Rule::IfItPays(AbTest::new()))
     }
 
-    fn new(mut batching: Gathering, program: Arc<Program>, now: Moment, rule: Rule) -> Self {
-        batching.rest();
+    fn new(mut batching: NapiDeferral, program: Arc<Program>, now: Moment, rule: Rule) -> Self {
+        batching.restore();
         let load = Load { seen: program.received(), at: now, is_high: false };
         Self { batching, program, load, rule }
     }
@@ -79,17 +79,17 @@ impl NapiBatching {
 
     /// Has it do as it did; the next [look](Self::look) has it gather again, if many frames come.
     pub(crate) fn rest(&mut self) {
-        self.batching.rest();
+        self.batching.restore();
     }
 
     fn keep(&mut self, pace: Delivery) {
         match pace {
             Delivery::Batched => {
-                if let Err(error) = self.batching.renew() {
+                if let Err(error) = self.batching.reapply() {
                     tracing::debug!(%error, "a device does not gather frames");
                 }
             }
-            Delivery::Immediate => self.batching.rest(),
+            Delivery::Immediate => self.batching.restore(),
         }
     }
 }

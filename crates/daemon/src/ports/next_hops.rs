@@ -23,10 +23,12 @@ use uxfrm_engine::Moment;
 use uxfrm_io::{
     Rtnetlink, clock,
     poll::{Poller, Waker},
-    rtnetlink::{self, Change, Neighbour, Standing, Surroundings},
+    rtnetlink::{self, Neighbour, NeighbourState, RouteMonitor, RoutingChange},
 };
 use uxfrm_packet::ethernet::MacAddr;
-use uxfrm_runtime::{Answer, Error, Guide, News, NextHop, Question, Side, Turns};
+use uxfrm_runtime::{
+    Error, EventLoop, Guide, NextHop, NextHopRequest, NextHopUpdate, PortSide, ResolvedRoute,
+};
 
 pub(crate) use self::requested::RequestedDestinations;
 use crate::ports::napi_batching::{self, NapiBatching};
@@ -58,8 +60,8 @@ pub(crate) struct Links {
 /// The resolver's ends of its channel with one worker.
 #[derive(Debug)]
 pub(crate) struct ResolverChannel {
-    requested: Receiver<Question>,
-    told: Sender<News>,
+    requested: Receiver<NextHopRequest>,
+    told: Sender<NextHopUpdate>,
 }
 
 /// A worker that the resolver answers.
@@ -73,7 +75,7 @@ pub(crate) struct ResolvedWorker {
 #[derive(Debug)]
 pub(crate) struct NextHopResolver {
     poller: Poller,
-    surroundings: Surroundings,
+    surroundings: RouteMonitor,
     rtnetlink: Rtnetlink,
     mark: u32,
     links: Links,
@@ -90,7 +92,7 @@ pub(crate) struct NextHopResolver {
 impl NextHopResolver {
     /// One without workers yet.
     pub(crate) fn open(mark: u32, links: Links) -> anyhow::Result<Self> {
-        let (surroundings, poller) = (Surroundings::open()?, Poller::new()?);
+        let (surroundings, poller) = (RouteMonitor::open()?, Poller::new()?);
         poller.add(surroundings.as_fd(), NOTICES)?;
         Ok(Self {
             poller,
@@ -115,10 +117,10 @@ impl NextHopResolver {
     pub(crate) fn expect(&mut self, destinations: &[IpAddr]) {
         for destination in destinations {
             let answer = self.way(*destination);
-            self.answer_all(News::Expected(*destination, answer));
-            if let Answer::By { hop, .. } = answer {
+            self.answer_all(NextHopUpdate::PreloadedRoute(*destination, answer));
+            if let ResolvedRoute::Via { hop, .. } = answer {
                 let standing = self.standing(hop);
-                self.answer_all(News::Neighbour(hop, standing));
+                self.answer_all(NextHopUpdate::Neighbour(hop, standing));
             }
         }
     }
@@ -127,7 +129,10 @@ impl NextHopResolver {
     pub(crate) fn talk(&self) -> (Guide, ResolverChannel) {
         let (questions, requested) = mpsc::sync_channel(QUESTIONS);
         let (told, news) = mpsc::channel();
-        (Guide { questions, waker: self.poller.waker(), news }, ResolverChannel { requested, told })
+        (
+            Guide { requests: questions, waker: self.poller.waker(), updates: news },
+            ResolverChannel { requested, told },
+        )
     }
 
     /// Answers one more worker.
@@ -145,9 +150,11 @@ impl NextHopResolver {
         let mut changed = None;
         while let Some(change) = self.surroundings.next_change() {
             match change {
-                Change::Neighbour(neighbour) => self.tell_of(&neighbour),
-                Change::Ways => changed = changed.or(Some(News::Changed)),
-                Change::Links | Change::Everything => changed = Some(News::Links),
+                RoutingChange::Neighbour(neighbour) => self.tell_of(&neighbour),
+                RoutingChange::Routes => changed = changed.or(Some(NextHopUpdate::RoutesChanged)),
+                RoutingChange::Links | RoutingChange::Everything => {
+                    changed = Some(NextHopUpdate::LinksChanged)
+                }
             }
         }
         if changed.is_some() {
@@ -156,7 +163,7 @@ impl NextHopResolver {
         let now = now();
         if changed.is_some() || now.since(self.told) >= KNOWN_FOR {
             self.told = now;
-            self.answer_all(changed.unwrap_or(News::Changed));
+            self.answer_all(changed.unwrap_or(NextHopUpdate::RoutesChanged));
         }
         Ok(())
     }
@@ -186,11 +193,11 @@ impl NextHopResolver {
     fn tell_of(&self, neighbour: &Neighbour) {
         if let Some(side) = self.side(neighbour.link) {
             let hop = NextHop { side, address: neighbour.address };
-            self.answer_all(News::Neighbour(hop, neighbour.standing));
+            self.answer_all(NextHopUpdate::Neighbour(hop, neighbour.state));
         }
     }
 
-    fn answer_all(&self, news: News) {
+    fn answer_all(&self, news: NextHopUpdate) {
         for lane in &self.workers {
             // A worker that ended needs no news.
             let _ended = lane.talk.told.send(news);
@@ -219,71 +226,71 @@ impl NextHopResolver {
         is_more
     }
 
-    fn answer_one(&mut self, question: Question, told: &Sender<News>) {
+    fn answer_one(&mut self, question: NextHopRequest, told: &Sender<NextHopUpdate>) {
         let hop = match question {
-            Question::Use(hop) => hop,
-            Question::Way(destination) => {
+            NextHopRequest::Neighbour(hop) => hop,
+            NextHopRequest::Route(destination) => {
                 self.requested.note(destination, now());
                 let answer = self.way(destination);
-                let _ended = told.send(News::Way(destination, answer));
+                let _ended = told.send(NextHopUpdate::Route(destination, answer));
                 match answer {
-                    Answer::By { hop, .. } => hop,
-                    Answer::Local | Answer::Nowhere => return,
+                    ResolvedRoute::Via { hop, .. } => hop,
+                    ResolvedRoute::Local | ResolvedRoute::NoRoute => return,
                 }
             }
         };
         let standing = self.standing(hop);
-        let _ended = told.send(News::Neighbour(hop, standing));
+        let _ended = told.send(NextHopUpdate::Neighbour(hop, standing));
     }
 
-    fn standing(&mut self, hop: NextHop) -> Standing {
+    fn standing(&mut self, hop: NextHop) -> NeighbourState {
         self.neighbour(hop).unwrap_or_else(|error| {
             tracing::debug!(%error, "a neighbour can't be asked for");
-            Standing::Gone
+            NeighbourState::Failed
         })
     }
 
-    fn way(&mut self, destination: IpAddr) -> Answer {
+    fn way(&mut self, destination: IpAddr) -> ResolvedRoute {
         let Ok(chosen) = self.rtnetlink.route_to(destination, self.mark) else {
-            return Answer::Nowhere;
+            return ResolvedRoute::NoRoute;
         };
         if chosen.is_local {
-            return Answer::Local;
+            return ResolvedRoute::Local;
         }
         match self.side(chosen.link).filter(|_| !chosen.needs_kernel) {
-            Some(side) => Answer::By {
+            Some(side) => ResolvedRoute::Via {
                 hop: NextHop { side, address: chosen.gateway.unwrap_or(destination) },
                 mtu: u16::try_from(chosen.mtu).unwrap_or(u16::MAX),
                 source: chosen.source,
             },
-            None => Answer::Nowhere,
+            None => ResolvedRoute::NoRoute,
         }
     }
 
     /// What the kernel knows of a neighbour, which is being used now.
-    fn neighbour(&mut self, hop: NextHop) -> Result<Standing, rtnetlink::Error> {
+    fn neighbour(&mut self, hop: NextHop) -> Result<NeighbourState, rtnetlink::Error> {
         let link = match hop.side {
-            Side::Protected => self.links.protected.unwrap_or(self.links.wire.0),
-            Side::Wire => self.links.wire.0,
+            PortSide::Protected => self.links.protected.unwrap_or(self.links.wire.0),
+            PortSide::Wire => self.links.wire.0,
         };
         let known = self.rtnetlink.neighbour(link, hop.address)?;
-        match known.map_or(Standing::Forgotten, |neighbour| neighbour.standing) {
-            Standing::Known(mac) => Ok(Standing::Known(mac)),
-            Standing::Stale(mac) => {
+        match known.map_or(NeighbourState::Removed, |neighbour| neighbour.state) {
+            NeighbourState::Known(mac) => Ok(NeighbourState::Known(mac)),
+            NeighbourState::Stale(mac) => {
                 self.rtnetlink.use_neighbour(link, hop.address)?;
-                Ok(Standing::Known(mac))
+                Ok(NeighbourState::Known(mac))
             }
-            Standing::Sought | Standing::Gone | Standing::Forgotten => {
+            NeighbourState::Resolving | NeighbourState::Failed | NeighbourState::Removed => {
                 self.rtnetlink.use_neighbour(link, hop.address)?;
-                Ok(Standing::Sought)
+                Ok(NeighbourState::Resolving)
             }
         }
     }
 
-    fn side(&self, link: u32) -> Option<Side> {
+    fn side(&self, link: u32) -> Option<PortSide> {
         match link {
-            link if Some(link) == self.links.protected => Some(Side::Protected),
-            link if link == self.links.wire.0 && self.is_wire_usable => Some(Side::Wire),
+            link if Some(link) == self.links.protected => Some(PortSide::Protected),
+            link if link == self.links.wire.0 && self.is_wire_usable => Some(PortSide::Wire),
             _other => None,
         }
     }
@@ -293,7 +300,7 @@ fn now() -> Moment {
     Moment(clock::boot_nanoseconds())
 }
 
-impl Turns for NextHopResolver {
+impl EventLoop for NextHopResolver {
     fn turn(&mut self) -> Result<(), Error> {
         let patience = if self.gatherers.is_empty() { IDLE } else { napi_batching::EVERY };
         self.poller.wait(Some(patience)).map_err(Error::Poll)?;
@@ -315,7 +322,7 @@ impl Turns for NextHopResolver {
     }
 
     /// Whoever goes on is to find devices as they were.
-    fn lay_down(&mut self) {
+    fn save_state(&mut self) {
         self.gatherers.iter_mut().for_each(NapiBatching::rest);
     }
 }

@@ -16,20 +16,22 @@ use std::{
 
 use anyhow::Context as _;
 use uxfrm_engine::{
-    CacheCounts, Cpu, Database, Drops, Family, HostAddresses, HostPort, Settings, SourcePorts,
+    Cpu, Database, Drops, Family, HostAddresses, HostPort, Settings, SharedCacheStats, SourcePorts,
     UdpSuper, WaitingPacket, WireHeaders, Worker,
 };
 use uxfrm_io::{
-    Fitted, Port, Raw, RawOptions, Share, Tun, Udp, UdpOptions,
-    absent::{Absent, is_absent},
+    FanoutShare, Port, Raw, RawOptions, SegmentingPort, Tun, Udp, UdpOptions,
+    absent::{MissingIpPort, is_missing},
     affinity,
-    ike::{Daemons, Datagram},
+    ike::{IkeDaemonQueue, IkeDatagram},
     random,
-    tun::Place,
+    tun::QueueOrder,
     xdp::Program,
 };
 use uxfrm_packet::{Protocol, Version};
-use uxfrm_runtime::{Bay, Datagrams, Events, Lane, Running, Turns, Wire};
+use uxfrm_runtime::{
+    DevicePorts, EventLoop, Events, UdpSocketPort, WirePorts, WorkerLoop, WorkerThread,
+};
 
 use crate::{
     config::{Config, Runtime},
@@ -60,13 +62,13 @@ pub(crate) struct HostContext {
 #[derive(Debug)]
 pub(crate) struct RunningWorkers {
     /// The workers.
-    pub(crate) workers: Vec<Running>,
+    pub(crate) workers: Vec<WorkerThread>,
     /// What they drop, and what is dropped beside them.
     pub(crate) drops: Vec<Arc<Drops>>,
     /// What their flow caches do.
-    pub(crate) caches: Vec<Arc<CacheCounts>>,
+    pub(crate) caches: Vec<Arc<SharedCacheStats>>,
     /// Who tells them their ways past the host's stack.
-    pub(crate) resolver: Option<Running>,
+    pub(crate) resolver: Option<WorkerThread>,
     /// The destinations that they ask for.
     pub(crate) requested: RequestedDestinations,
 }
@@ -75,16 +77,16 @@ pub(crate) struct RunningWorkers {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorkerAttachments<'a> {
     /// Offload devices.
-    pub(crate) bay: &'a Bay,
+    pub(crate) bay: &'a DevicePorts,
     /// The device past the kernel's network stack, if there is one.
     pub(crate) af_xdp: Option<&'a AfXdpDevice>,
 }
 
 /// All workers of a gateway, open and not started.
 pub(crate) struct PreparedWorkers {
-    pub(crate) workers: Vec<Box<dyn Turns>>,
+    pub(crate) workers: Vec<Box<dyn EventLoop>>,
     pub(crate) drops: Vec<Arc<Drops>>,
-    pub(crate) caches: Vec<Arc<CacheCounts>>,
+    pub(crate) caches: Vec<Arc<SharedCacheStats>>,
     pub(crate) resolver: Option<NextHopResolver>,
     /// Programs at devices that workers read by `AF_XDP`.
     pub(crate) programs: Vec<Arc<Program>>,
@@ -93,7 +95,7 @@ pub(crate) struct PreparedWorkers {
 impl PreparedWorkers {
     /// Goes on where the workers of the gateway before were laid down.
     pub(crate) fn take_up(&mut self) -> io::Result<()> {
-        self.workers.iter_mut().try_for_each(|lane| lane.take_up())
+        self.workers.iter_mut().try_for_each(|lane| lane.restore_state())
     }
 
     /// Packets that waited for states with workers of another process, by their numbers, wait with
@@ -111,7 +113,7 @@ impl PreparedWorkers {
         let Self { workers, drops, caches, resolver, programs: _at_devices } = self;
         let workers = start(workers, &config.runtime)?;
         let requested = resolver.as_ref().map(NextHopResolver::requested).unwrap_or_default();
-        let start = |resolver| Running::start(resolver, "uxfrm-ways".to_owned(), None);
+        let start = |resolver| WorkerThread::start(resolver, "uxfrm-ways".to_owned(), None);
         let resolver = resolver.map(start).transpose()?;
         Ok(RunningWorkers { workers, drops, caches, resolver, requested })
     }
@@ -149,24 +151,24 @@ pub(crate) fn open_all(
         .into_iter()
         .zip(0..)
         .map(|(queue, number)| {
-            let share = Share::new(number, workers).context("more lanes than workers")?;
+            let share = FanoutShare::new(number, workers).context("more lanes than workers")?;
             let cpu = Cpu(number);
             let encap_ports = ports.iter().map(|port| port.number).collect();
             let source_ports = source_ports.clone();
             let settings =
                 Settings { cpu, source_ports, encap_ports, ..settings(config, &queue, around)? };
             let engine = Worker::new(settings, &database.published())?;
-            let host = Box::new(Fitted::new(queue));
+            let host = Box::new(SegmentingPort::new(queue));
             let wire = wire(config, &ports, share, descriptors)?;
             let attachments = af_xdp.zip(resolver.as_ref());
             let (wire, talk) = with_express(wire, attachments, cpu, descriptors)?;
-            let lane = Lane::new(host, wire, engine, events.clone())?;
+            let lane = WorkerLoop::new(host, wire, engine, events.clone())?;
             if let Some((resolver, talk)) = resolver.as_mut().zip(talk) {
                 resolver.add(ResolvedWorker { talk, waker: lane.waker() });
             }
             Ok(match queue_delay(config) {
-                Some(delay) => lane.with_queue_delay(delay).behind(bay),
-                None => lane.behind(bay),
+                Some(delay) => lane.with_queue_delay(delay).with_devices(bay),
+                None => lane.with_devices(bay),
             })
         })
         .collect::<anyhow::Result<Vec<_>>>()?;
@@ -177,7 +179,8 @@ pub(crate) fn open_all(
     let unclaimed = ports.into_iter().filter_map(|port| port.unclaimed);
     let drops = workers.iter().map(|lane| lane.worker().drops()).chain(unclaimed).collect();
     let caches = workers.iter().map(|lane| lane.worker().cache_counts()).collect();
-    let workers = workers.into_iter().map(|lane| -> Box<dyn Turns> { Box::new(lane) }).collect();
+    let workers =
+        workers.into_iter().map(|lane| -> Box<dyn EventLoop> { Box::new(lane) }).collect();
     let programs = af_xdp.and_then(AfXdpDevice::program).into_iter().collect();
     Ok(PreparedWorkers { workers, drops, caches, resolver, programs })
 }
@@ -185,16 +188,16 @@ pub(crate) fn open_all(
 /// A worker's wire with a device's queue, where there is one for it, and the talk about ways that
 /// lead by the device.
 fn with_express(
-    wire: Wire,
+    wire: WirePorts,
     af_xdp: Option<(&AfXdpDevice, &NextHopResolver)>,
     worker: Cpu,
     descriptors: &mut DescriptorStore,
-) -> anyhow::Result<(Wire, Option<ResolverChannel>)> {
+) -> anyhow::Result<(WirePorts, Option<ResolverChannel>)> {
     let mut open =
         |(af_xdp, resolver): (&AfXdpDevice, _)| af_xdp.open(worker, resolver, descriptors);
     let opened = af_xdp.map(&mut open).transpose()?;
     Ok(match opened.flatten() {
-        Some((af_xdp, talk)) => (wire.with_express(af_xdp), Some(talk)),
+        Some((af_xdp, talk)) => (wire.with_af_xdp(af_xdp), Some(talk)),
         None => (wire, None),
     })
 }
@@ -209,7 +212,7 @@ pub(crate) fn queues(
     let mut queues = vec![tun];
     for number in 1..config.runtime.workers.count().get() {
         let queue = match descriptors.take(&tun_queue(number)) {
-            Some(queue) => Tun::of_queue(queue, &options, Place::Other),
+            Some(queue) => Tun::of_queue(queue, &options, QueueOrder::Other),
             None => queues[0].another_queue(),
         };
         queues.push(queue.context("can't open another queue of the TUN")?);
@@ -230,7 +233,7 @@ pub(crate) fn tun_queue(number: usize) -> String {
 
 /// Starts each worker on its thread; several workers on a CPU of their own each, if asked to and as
 /// far as there are any.
-fn start(workers: Vec<Box<dyn Turns>>, runtime: &Runtime) -> anyhow::Result<Vec<Running>> {
+fn start(workers: Vec<Box<dyn EventLoop>>, runtime: &Runtime) -> anyhow::Result<Vec<WorkerThread>> {
     let is_pinned = runtime.pin && workers.len() > 1;
     let cpus = if is_pinned { affinity::allowed()? } else { Vec::new() };
     if is_pinned && cpus.len() < workers.len() {
@@ -245,7 +248,7 @@ fn start(workers: Vec<Box<dyn Turns>>, runtime: &Runtime) -> anyhow::Result<Vec<
         .into_iter()
         .enumerate()
         .map(|(index, lane)| {
-            Ok(Running::start_boxed(lane, format!("uxfrm-{index}"), cpus.get(index).copied())?)
+            Ok(WorkerThread::start_boxed(lane, format!("uxfrm-{index}"), cpus.get(index).copied())?)
         })
         .collect()
 }
@@ -286,25 +289,25 @@ fn seed() -> anyhow::Result<u64> {
 fn wire(
     config: &Config,
     ports: &[UdpPort],
-    share: Share,
+    share: FanoutShare,
     descriptors: &mut DescriptorStore,
-) -> anyhow::Result<Wire> {
+) -> anyhow::Result<WirePorts> {
     let mut sockets = Vec::new();
     for port in ports {
         for local in unspecified(port.number) {
             let family = Family::of(local.ip());
             let socket = open(config, port, local, share, descriptors)?;
-            sockets.push(Datagrams { family, udp_port: port.number, port: Box::new(socket) });
+            sockets.push(UdpSocketPort { family, udp_port: port.number, port: Box::new(socket) });
         }
     }
     let [v4, v6] = raw(config, share, descriptors)?;
-    Ok(Wire::new(v4, v6, sockets))
+    Ok(WirePorts::new(v4, v6, sockets))
 }
 
 /// A worker's raw sockets: its share of the ESP that the host's stack has, of IPv4 and of IPv6.
 pub(crate) fn raw(
     config: &Config,
-    share: Share,
+    share: FanoutShare,
     descriptors: &mut DescriptorStore,
 ) -> anyhow::Result<[Box<dyn Port>; 2]> {
     let mark = config.wire.mark.get();
@@ -326,11 +329,11 @@ pub(crate) fn raw(
 /// # Errors
 /// The kernel's.
 fn raw_port(options: &RawOptions, before: Option<OwnedFd>) -> io::Result<Box<dyn Port>> {
-    if is_absent(options.version) {
-        return Ok(Box::new(Absent::new()?));
+    if is_missing(options.version) {
+        return Ok(Box::new(MissingIpPort::new()?));
     }
     let raw = before.map_or_else(|| Raw::open(options), |socket| Raw::receiving(socket, options));
-    Ok(Box::new(Fitted::new(raw?)))
+    Ok(Box::new(SegmentingPort::new(raw?)))
 }
 
 /// How long packets may wait in a port before a sender is told, if anybody asks.
@@ -340,14 +343,14 @@ fn queue_delay(config: &Config) -> Option<Duration> {
 }
 
 /// Sockets for whole packets that only send: a device's.
-pub(crate) fn sending(mark: u32) -> anyhow::Result<Wire> {
+pub(crate) fn sending(mark: u32) -> anyhow::Result<WirePorts> {
     // IPPROTO_RAW
     const SENDS_ONLY: Protocol = Protocol(255);
     let raw = |version| -> anyhow::Result<Box<dyn Port>> {
         let options = RawOptions { mark, protocol: SENDS_ONLY, ..RawOptions::new(version) };
         raw_port(&options, None).context("can't open a raw socket (needs CAP_NET_RAW)")
     };
-    Ok(Wire::new(raw(Version::V4)?, raw(Version::V6)?, Vec::new()))
+    Ok(WirePorts::new(raw(Version::V4)?, raw(Version::V6)?, Vec::new()))
 }
 
 /// A UDP port of all workers.
@@ -355,15 +358,15 @@ pub(crate) fn sending(mark: u32) -> anyhow::Result<Wire> {
 pub(crate) struct UdpPort {
     pub(crate) number: u16,
     /// Where its IKE messages go, and the count of those that nobody takes.
-    daemons: Option<SyncSender<Datagram>>,
+    daemons: Option<SyncSender<IkeDatagram>>,
     pub(crate) unclaimed: Option<Arc<Drops>>,
 }
 
 impl UdpPort {
     /// Who takes its IKE messages, if anybody may.
-    pub(crate) fn daemons(&self) -> Option<Daemons> {
+    pub(crate) fn daemons(&self) -> Option<IkeDaemonQueue> {
         let messages = self.daemons.clone()?;
-        Some(Daemons { port: self.number, messages })
+        Some(IkeDaemonQueue { port: self.number, messages })
     }
 }
 
@@ -399,7 +402,7 @@ pub(crate) fn open(
     config: &Config,
     port: &UdpPort,
     local: SocketAddr,
-    share: Share,
+    share: FanoutShare,
     descriptors: &mut DescriptorStore,
 ) -> anyhow::Result<Udp> {
     let shared = config.runtime.workers.count().get() > 1 || port.daemons.is_some();
@@ -419,7 +422,7 @@ pub(crate) fn open(
 }
 
 pub(crate) fn unspecified(udp_port: u16) -> impl Iterator<Item = SocketAddr> {
-    let v6 = (!is_absent(Version::V6)).then(|| (Ipv6Addr::UNSPECIFIED, udp_port).into());
+    let v6 = (!is_missing(Version::V6)).then(|| (Ipv6Addr::UNSPECIFIED, udp_port).into());
     [Some((Ipv4Addr::UNSPECIFIED, udp_port).into()), v6].into_iter().flatten()
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Context as _;
-use uxfrm_engine::{Changes, Database, Keeper, Senses};
+use uxfrm_engine::{ChangeSet, Database, MetadataSupport, ReplayKeeper};
 use uxfrm_io::random;
 
 use super::sequences::SequenceStore;
@@ -47,9 +47,13 @@ pub(crate) fn read(
 /// Databases without devices, and without what files say.
 pub(crate) fn empty(config: &Config, store: Option<&SequenceStore>) -> anyhow::Result<Database> {
     let mut database = Database::new(config.crypto.backend.into(), iv_seed()?);
-    let senses = if config.inline.is_some() { Senses::BytesOnly } else { Senses::Filtered };
-    database.set_senses(senses);
-    database.attend_with(store.map_or_else(Keeper::default, SequenceStore::keeper));
+    let senses = if config.inline.is_some() {
+        MetadataSupport::BytesOnly
+    } else {
+        MetadataSupport::Filtered
+    };
+    database.set_metadata_support(senses);
+    database.track_changes_with(store.map_or_else(ReplayKeeper::default, SequenceStore::keeper));
     Ok(database)
 }
 
@@ -62,10 +66,10 @@ fn iv_seed() -> anyhow::Result<u64> {
 
 /// Lets workers see what was read, once the numbers that its states may use are written down.
 pub(crate) fn reserve(database: &mut Database, store: &mut SequenceStore) -> anyhow::Result<()> {
-    let Changes { added, .. } = database.take_changes();
+    let ChangeSet { added, .. } = database.take_changes();
     added.iter().for_each(|sa| store.admit(sa, now()));
     store.commit().map_err(|error| anyhow::anyhow!(store.unwritten(&error)))?;
-    database.share_numbers();
+    database.push_sequence_limits();
     database.publish();
     Ok(())
 }

@@ -19,8 +19,8 @@ pub(crate) mod saver;
 use std::{io, path::Path, sync::Arc};
 
 use uxfrm_engine::{
-    Action, Database, Defaults, Direction, Limits, Policy, PolicyEntry, PolicyFlags, PolicyIndex,
-    Prefix, Priority, Selector, Spd,
+    Action, Database, DefaultActions, Direction, LifetimeLimits, Policy, PolicyEntry, PolicyFlags,
+    PolicyIndex, Prefix, Priority, Selector, Spd,
 };
 
 use crate::{clock::now, config::AtStart, routes};
@@ -133,7 +133,7 @@ pub(crate) fn hold(database: &mut Database, saved: &SavedPolicies, files: Policy
 }
 
 /// The defaults with those that a program had set to block.
-fn closed(now: Defaults, saved: &SavedPolicies, files: PolicyFiles) -> Defaults {
+fn closed(now: DefaultActions, saved: &SavedPolicies, files: PolicyFiles) -> DefaultActions {
     let of = |direction: Direction| {
         let blocks = saved.defaults.iter().any(|(blocked, origin)| {
             *blocked == direction
@@ -141,7 +141,7 @@ fn closed(now: Defaults, saved: &SavedPolicies, files: PolicyFiles) -> Defaults 
         });
         if blocks { Action::Block } else { now.of(direction) }
     };
-    Defaults {
+    DefaultActions {
         inbound: of(Direction::In),
         forward: of(Direction::Forward),
         outbound: of(Direction::Out),
@@ -164,7 +164,7 @@ fn standing_for(policy: &SavedPolicy, priority: Priority) -> Policy {
         mark: policy.mark,
         if_id: policy.if_id,
         flags: PolicyFlags::HELD,
-        limits: Limits::default(),
+        limits: LifetimeLimits::default(),
         offload: None,
     }
 }
@@ -181,7 +181,7 @@ fn passing(database: &Database) -> Vec<AllowPolicy> {
     let passing = all.filter(|entry| Verdict::of(entry) == Verdict::Pass);
     let passing = passing.map(|entry| AllowPolicy {
         direction: entry.direction(),
-        priority: entry.place().priority(),
+        priority: entry.precedence().priority(),
         selector: entry.selector(),
     });
     passing.collect()
@@ -201,7 +201,7 @@ impl AllowPolicy {
 }
 
 /// Held policies that let pass go where all is refused that no policy is for.
-pub(crate) fn is_pointless(entry: &PolicyEntry, defaults: Defaults) -> bool {
+pub(crate) fn is_pointless(entry: &PolicyEntry, defaults: DefaultActions) -> bool {
     entry.is_held()
         && entry.action() == Action::Allow
         && defaults.of(entry.direction()) == Action::Block
@@ -276,7 +276,7 @@ pub(crate) fn describe(directory: &Path, at_start: AtStart) -> Vec<String> {
 fn passes(entry: &PolicyEntry) -> bool {
     routes::passes_plain(entry)
         || entry.action() == Action::Allow
-            && entry.templates().all(|template| template.level == uxfrm_engine::Level::Use)
+            && entry.templates().all(|template| template.level == uxfrm_engine::TemplateLevel::Use)
 }
 
 #[cfg(test)]

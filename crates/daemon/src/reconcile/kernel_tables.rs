@@ -2,7 +2,7 @@
 
 use std::{fmt::Debug, net::IpAddr};
 
-use uxfrm_engine::{DropCounts, Host, PolicyChange, Spd};
+use uxfrm_engine::{DropCounts, HostView, PolicyChange, Spd};
 use uxfrm_io::{nftables, rtnetlink};
 
 use crate::{
@@ -31,10 +31,14 @@ pub(crate) trait Routes: Debug {
     fn review_plan(&mut self, spd: &Spd) -> Result<(), rtnetlink::Error>;
 
     /// Links or addresses have changed, or rules or routes have gone.
-    fn refresh_host(&mut self, news: rtnetlink::News, spd: &Spd) -> Result<(), rtnetlink::Error>;
+    fn refresh_host(
+        &mut self,
+        news: rtnetlink::MonitorResult,
+        spd: &Spd,
+    ) -> Result<(), rtnetlink::Error>;
 
     /// What workers are to know of the host, if it may have changed since the last time.
-    fn take_route_news(&mut self) -> Option<Host>;
+    fn take_route_news(&mut self) -> Option<HostView>;
 
     /// The host's addresses.
     fn own(&self) -> &[IpAddr];
@@ -116,11 +120,15 @@ impl Routes for HostRoutes {
         Self::review_plan(self, spd)
     }
 
-    fn refresh_host(&mut self, news: rtnetlink::News, spd: &Spd) -> Result<(), rtnetlink::Error> {
+    fn refresh_host(
+        &mut self,
+        news: rtnetlink::MonitorResult,
+        spd: &Spd,
+    ) -> Result<(), rtnetlink::Error> {
         Self::refresh_host(self, news, spd)
     }
 
-    fn take_route_news(&mut self) -> Option<Host> {
+    fn take_route_news(&mut self) -> Option<HostView> {
         Self::take_route_news(self)
     }
 

@@ -4,7 +4,7 @@
 use std::io;
 use std::thread::{self, JoinHandle};
 
-use uxfrm_engine::{Database, Revised, Revision};
+use uxfrm_engine::{Database, Rebuild, RebuiltIndex};
 use uxfrm_io::{poll::Waker, priority};
 
 use crate::clock::now;
@@ -13,7 +13,7 @@ use crate::clock::now;
 #[derive(Debug)]
 pub(crate) struct PolicyRebuild {
     waker: Waker,
-    planning: Option<JoinHandle<Revised>>,
+    planning: Option<JoinHandle<RebuiltIndex>>,
 }
 
 impl PolicyRebuild {
@@ -30,25 +30,25 @@ impl PolicyRebuild {
                 Some(_) => tracing::debug!("policies that came one by one are planned anew"),
                 None => tracing::error!("policies that came one by one could not be planned anew"),
             }
-            database.adopt(revised, now());
+            database.install_rebuilt(revised, now());
         }
-        let Some(revision) = database.take_revision() else { return };
+        let Some(revision) = database.take_rebuild() else { return };
         match plan(revision, self.waker.clone()) {
             Ok(thread) => self.planning = Some(thread),
             Err(error) => {
                 tracing::warn!(%error, "no thread to plan policies anew");
-                database.adopt(None, now());
+                database.install_rebuilt(None, now());
             }
         }
     }
 }
 
-fn plan(revision: Revision, waker: Waker) -> io::Result<JoinHandle<Revised>> {
+fn plan(revision: Rebuild, waker: Waker) -> io::Result<JoinHandle<RebuiltIndex>> {
     thread::Builder::new().name("planner".into()).spawn(move || {
-        if let Err(error) = priority::stand_back() {
+        if let Err(error) = priority::lower_priority() {
             tracing::debug!(%error, "plans beside the lanes");
         }
-        let revised = revision.plan();
+        let revised = revision.build();
         waker.wake();
         revised
     })

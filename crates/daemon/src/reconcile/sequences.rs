@@ -43,7 +43,8 @@ use std::{
 };
 
 use uxfrm_engine::{
-    Direction, EndedAt, FIRST_RESERVED, IvPrefix, Keeper, Mark, Moment, ReplayStore, Sa, SaId, Sad,
+    Direction, EndedAt, FIRST_RESERVED, IvPrefix, Mark, Moment, ReplayKeeper, ReplayStore, Sa,
+    SaId, Sad,
 };
 use uxfrm_io::{poll::Waker, random};
 
@@ -307,8 +308,8 @@ impl SequenceStore {
     }
 
     /// Who keeps what states receive, for the databases.
-    pub(crate) fn keeper(&self) -> Keeper {
-        Keeper::new(Arc::clone(&self.received) as Arc<dyn ReplayStore>)
+    pub(crate) fn keeper(&self) -> ReplayKeeper {
+        ReplayKeeper::new(Arc::clone(&self.received) as Arc<dyn ReplayStore>)
     }
 
     /// Lets a new state, which has no numbers yet, begin above all that may have been used with its

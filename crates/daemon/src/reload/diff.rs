@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use uxfrm_engine::{
-    Change, Database, Defaults, Direction, Error, Policy, PolicyEntry, PolicyKey, PolicyKind,
-    PolicyName, Priority, ReplayConfig, Sa, SaConfig, SaTransform, Selector,
+    Database, DefaultActions, Direction, Error, Policy, PolicyEntry, PolicyKey, PolicyKind,
+    PolicyName, Priority, ReplayConfig, Sa, SaConfig, SaTransform, Selector, Transaction,
 };
 
 use super::{
@@ -42,7 +42,7 @@ impl Difference {
     ///
     /// # Errors
     /// The first that is refused, as a line, and why; those before it stand.
-    pub(super) fn carry_out(self, change: &mut Change<'_>) -> Result<(), (String, Error)> {
+    pub(super) fn carry_out(self, change: &mut Transaction<'_>) -> Result<(), (String, Error)> {
         for step in self.0 {
             let line = report::step(&step);
             step.carry_out(change).map_err(|error| (line, error))?;
@@ -59,14 +59,15 @@ pub(super) fn written(running: &Database, said: &Database) -> FileOwned {
 
 /// The turns of the states that run as `said` has them.
 fn states_of(running: &Database, said: &Database) -> impl Iterator<Item = u64> {
-    said.current().sad.iter().filter_map(|sa| counterpart(running, sa)).map(Sa::turn)
+    said.current().sad.iter().filter_map(|sa| counterpart(running, sa)).map(Sa::insertion_seq)
 }
 
 /// The ages of the policies that run as `said` has them.
 fn policies_of(running: &Database, said: &Database) -> impl Iterator<Item = u64> {
     let known = Names::of(running);
     let said = said.current().spd.iter();
-    said.filter_map(move |entry| known.find(&entry.policy())).map(|entry| entry.place().age())
+    said.filter_map(move |entry| known.find(&entry.policy()))
+        .map(|entry| entry.precedence().insertion_seq())
 }
 
 /// The state that a database has for another's id and mark.
@@ -138,7 +139,7 @@ type Peers = (Direction, PolicyKind, Priority);
 /// older than one that files have before it, and both may be for one packet.
 fn added_policies(running: &Database, said: &Database) -> Vec<Step> {
     let mut all: Vec<_> = said.current().spd.iter().collect();
-    all.sort_unstable_by_key(|entry| entry.place().age());
+    all.sort_unstable_by_key(|entry| entry.precedence().insertion_seq());
     let known = Names::of(running);
     let mut before: HashMap<Peers, Before> = HashMap::new();
     let mut steps = Vec::new();
@@ -151,7 +152,7 @@ fn added_policies(running: &Database, said: &Database) -> Vec<Step> {
             steps.push(Step::Policy(Policies::Add(policy)));
             continue;
         };
-        let age = now.place().age();
+        let age = now.precedence().insertion_seq();
         if now.policy().priority != policy.priority || before.has_younger(age, &policy.selector) {
             before.coming.push(policy.selector);
             steps.push(Step::Policy(Policies::Move(policy)));
@@ -194,9 +195,9 @@ fn overlap(one: &Selector, other: &Selector) -> bool {
 
 /// The default rules of a database that nobody told otherwise are not the files' to say.
 fn defaults(running: &Database, written: &FileOwned, said: &Database) -> Option<Step> {
-    let of = |database: &Database| -> Defaults { database.current().spd.defaults() };
+    let of = |database: &Database| -> DefaultActions { database.current().spd.defaults() };
     let (now, wanted) = (of(running), of(said));
-    let says = wanted != written.defaults() || wanted != Defaults::default();
+    let says = wanted != written.defaults() || wanted != DefaultActions::default();
     (says && now != wanted).then_some(Step::Defaults(wanted))
 }
 

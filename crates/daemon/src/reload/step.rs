@@ -1,6 +1,6 @@
 //! One change of a state or a policy by a reload.
 
-use uxfrm_engine::{Change, Defaults, Error, Mark, Policy, SaConfig, SaId};
+use uxfrm_engine::{DefaultActions, Error, Mark, Policy, SaConfig, SaId, Transaction};
 
 use super::diff::name;
 
@@ -8,7 +8,7 @@ use super::diff::name;
 pub(super) enum Step {
     State(States),
     Policy(Policies),
-    Defaults(Defaults),
+    Defaults(DefaultActions),
 }
 
 /// What becomes of a state.
@@ -37,7 +37,7 @@ pub(super) enum Policies {
 }
 
 impl Step {
-    pub(super) fn carry_out(self, change: &mut Change<'_>) -> Result<(), Error> {
+    pub(super) fn carry_out(self, change: &mut Transaction<'_>) -> Result<(), Error> {
         match self {
             Self::State(state) => state.carry_out(change),
             Self::Policy(policy) => policy.carry_out(change),
@@ -50,7 +50,7 @@ impl Step {
 }
 
 impl States {
-    fn carry_out(self, change: &mut Change<'_>) -> Result<(), Error> {
+    fn carry_out(self, change: &mut Transaction<'_>) -> Result<(), Error> {
         match self {
             Self::Add(config) => change.add_sa(config).map(drop),
             Self::Update(config) => change.update_sa(config).map(drop),
@@ -65,7 +65,7 @@ impl States {
 }
 
 impl Policies {
-    fn carry_out(self, change: &mut Change<'_>) -> Result<(), Error> {
+    fn carry_out(self, change: &mut Transaction<'_>) -> Result<(), Error> {
         match self {
             Self::Add(policy) => change.add_policy(policy).map(drop),
             Self::Update(policy) => change.update_policy(policy).map(drop),

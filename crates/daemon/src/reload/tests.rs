@@ -156,7 +156,8 @@ proptest! {
 fn reload_keeps_state_with_same_key() {
     let mut running = said(&[state(1, 1, 0)]);
     let mut written = FileOwned::all(&running);
-    let turn = |database: &Database| database.current().sad.iter().next().map(|sa| sa.turn());
+    let turn =
+        |database: &Database| database.current().sad.iter().next().map(|sa| sa.insertion_seq());
     let first = turn(&running);
     let told = reload(&mut running, &mut written, &[state(1, 1, 5)]);
     assert!(told[0].ends_with("(goes on)"), "{told:?}");
@@ -194,7 +195,7 @@ fn reload_same_key_continues_numbers() {
         let told = reload(&mut running, &mut written, &[format!("{line} {window} {change}")]);
         assert!(told[0].ends_with("(goes on)"), "{told:?}");
         let new = first(&running);
-        assert!(new.turn() > old.turn(), "no update: {change}");
+        assert!(new.insertion_seq() > old.insertion_seq(), "no update: {change}");
         let numbers = 1..=100_u32;
         assert!(numbers.map(|number| new.replay().check(number)).all(|check| check.is_err()));
         assert!(new.replay().check(101).is_ok(), "{change}");

@@ -1,7 +1,7 @@
 //! Tunnels and receive ports that files changed since they were last read.
 
 use uxfrm_link::{Admin, TunnelLink};
-use uxfrm_netlink::Refusal;
+use uxfrm_netlink::NetlinkError;
 use uxfrm_tunnel::PortRequest;
 
 use crate::tunnels::{TunnelService, TunnelSpec, error::words};
@@ -76,7 +76,7 @@ fn up(link: TunnelLink) -> TunnelLink {
 }
 
 /// A client may have deleted it since.
-fn unless_gone(done: Result<(), Refusal>) -> Result<(), Refusal> {
+fn unless_gone(done: Result<(), NetlinkError>) -> Result<(), NetlinkError> {
     const GONE: [i32; 2] = [nix::libc::ENODEV, nix::libc::EINVAL];
     done.or_else(|refusal| if GONE.contains(&refusal.errno) { Ok(()) } else { Err(refusal) })
 }

@@ -143,7 +143,7 @@ fn said_first<'a>(
     if out.len() > MOST_POLICIES {
         return None;
     }
-    out.sort_unstable_by_key(|entry| (entry.kind() == PolicyKind::Main, entry.place()));
+    out.sort_unstable_by_key(|entry| (entry.kind() == PolicyKind::Main, entry.precedence()));
     Some(out.into_iter().map(|entry| said(entry)).collect())
 }
 

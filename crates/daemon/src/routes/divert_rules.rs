@@ -14,7 +14,7 @@
 //! Beneath each route to the TUN lies an unreachable one, as in the table of destinations.
 
 use uxfrm_io::rtnetlink::{
-    self, FirewallMark, Prefix, Route, RouteChange, Rtnetlink, Rule, RuleAction, Sender, Via,
+    self, FirewallMark, Prefix, Route, RouteChange, Rtnetlink, Rule, RuleAction, RuleOrigin, Via,
 };
 use uxfrm_packet::Version;
 
@@ -261,7 +261,8 @@ impl DivertRules {
 
     /// Rules to tables of which refusals alone count.
     fn closing(&self, plan: &AddressPlan, version: Version) -> impl Iterator<Item = Rule> {
-        let made = self.closings(plan).into_iter().zip(CLOSING).zip([Sender::Host, Sender::Any]);
+        let made =
+            self.closings(plan).into_iter().zip(CLOSING).zip([RuleOrigin::Host, RuleOrigin::Any]);
         made.filter(move |(((_, leads), _), _)| leads.iter().any(|(net, _)| is_of(version, *net)))
             .map(move |(((table, _), priority), sender)| Rule {
                 sender,
@@ -335,7 +336,7 @@ fn rule(version: Version, priority: u32, action: RuleAction) -> Rule {
     Rule {
         version,
         mark: FirewallMark::Any,
-        sender: Sender::Any,
+        sender: RuleOrigin::Any,
         source: None,
         destination: None,
         action,

@@ -1,6 +1,6 @@
 //! The rule that looks up the table of destinations.
 
-use uxfrm_io::rtnetlink::{self, FirewallMark, Rtnetlink, Rule, RuleAction, Sender};
+use uxfrm_io::rtnetlink::{self, FirewallMark, Rtnetlink, Rule, RuleAction, RuleOrigin};
 use uxfrm_packet::Version;
 
 use super::{forgive_absent, versions};
@@ -73,7 +73,7 @@ impl LookupRule {
         Rule {
             version,
             mark: FirewallMark::IsNot(self.mark, u32::MAX),
-            sender: Sender::Any,
+            sender: RuleOrigin::Any,
             source: None,
             destination: None,
             action: RuleAction::Lookup(self.table),

@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, net::IpAddr};
 
-use uxfrm_engine::{NarrowPaths, Template, least_path};
+use uxfrm_engine::{PathMtus, Template, min_path_mtu};
 use uxfrm_io::rtnetlink::Rtnetlink;
 
 use super::rp_filter::RpFilterCheck;
@@ -25,7 +25,7 @@ pub(super) struct Peers {
     mtu: u32,
     /// Where the way takes less than its device, or packets were refused as they were too long,
     /// and what the network takes towards there.
-    narrow: NarrowPaths,
+    narrow: PathMtus,
     /// Whether workers have to be told.
     news: bool,
     ways_back: RpFilterCheck,
@@ -38,7 +38,7 @@ impl Peers {
             mark,
             known: HashSet::new(),
             mtu: u32::MAX,
-            narrow: NarrowPaths::new(),
+            narrow: PathMtus::new(),
             news: true,
             ways_back: RpFilterCheck::default(),
         }
@@ -111,7 +111,7 @@ impl Peers {
 
     fn measure(&mut self, rtnetlink: &mut Rtnetlink, peer: IpAddr) {
         let way = rtnetlink.route_to(peer, self.mark).ok();
-        let now = way.map(|way| u16::try_from(way.mtu).unwrap_or(u16::MAX).max(least_path(peer)));
+        let now = way.map(|way| u16::try_from(way.mtu).unwrap_or(u16::MAX).max(min_path_mtu(peer)));
         let usual = self.mtu();
         let before = match now.filter(|now| *now < usual) {
             Some(now) => self.narrow.insert(peer, now),
@@ -127,7 +127,7 @@ impl Peers {
     }
 
     /// What the network takes towards others.
-    pub(super) fn narrow(&self) -> &NarrowPaths {
+    pub(super) fn narrow(&self) -> &PathMtus {
         &self.narrow
     }
 

@@ -16,7 +16,7 @@ fn sandbox_reaches_named_paths_and_link_targets() {
     symlink(elsewhere.path().join("real"), named.path().join("xfrm.batch")).unwrap();
     let text = "xfrm.batch = ['xfrm.batch']\nxfrm.sequences = 'store/numbers'\ncontrol.socket = 'sockets/xfrm'";
     let (path, config) = config(named.path(), text);
-    let Places { read, write } = places(&path, &config);
+    let AllowedPaths { read, write } = places(&path, &config);
     let real = fs::canonicalize(elsewhere.path()).unwrap();
     assert!(read.contains(&named.path().to_owned()) && read.contains(&real), "{read:?}");
     for directory in ["store", "sockets"] {
@@ -56,7 +56,7 @@ fn sandbox_never_writes_configured_inputs() {
             "xfrm.batch = ['xfrm.batch']\nxfrm.sequences = '{above}/numbers'\ncontrol.socket = '{above}/xfrm'"
         );
         let (path, config) = config(&configured, &text);
-        let Places { write, .. } = places(&path, &config);
+        let AllowedPaths { write, .. } = places(&path, &config);
         assert!(write.contains(&directory.path().join("numbers")), "{write:?}");
         assert!(!write.iter().any(|place| configured.starts_with(place)), "{write:?}");
     }
@@ -66,7 +66,7 @@ fn sandbox_never_writes_configured_inputs() {
 fn sandbox_never_writes_beside_shared_socket() {
     let directory = tempfile::tempdir().unwrap();
     let (path, config) = config(directory.path(), "control.socket = '/run/x.sock'");
-    let Places { write, .. } = places(&path, &config);
+    let AllowedPaths { write, .. } = places(&path, &config);
     assert!(!write.contains(&PathBuf::from("/run")), "{write:?}");
 }
 
@@ -78,7 +78,7 @@ fn sandbox_opens_kernel_tables_only_if_used() {
         extras(&path, &config, &places(&path, &config))
     };
     assert_eq!(extras_of(""), []);
-    assert_eq!(extras_of("wire.af_xdp = 'eth0'"), [Extra::KernelTables]);
+    assert_eq!(extras_of("wire.af_xdp = 'eth0'"), [ExtraRight::BpfMaps]);
 }
 
 #[test]

@@ -3,8 +3,8 @@
 
 use std::net::IpAddr;
 
-use uxfrm_netlink::{AttributeType, Messages, client::Reply};
-use uxfrm_xfrm::answer::{Answer, Change};
+use uxfrm_netlink::{AttributeType, NetlinkMessages, client::ReplyStatus};
+use uxfrm_xfrm::answer::{Change, ExpectedAnswer};
 
 use super::{
     client::{self, IKE, Purpose},
@@ -223,31 +223,33 @@ impl World {
     /// Clients hear what a gateway has to say.
     pub(super) fn hear(&mut self, site: usize, datagrams: Vec<(u32, Vec<u8>)>) {
         for (_, datagram) in datagrams {
-            for message in Messages::of(&datagram) {
+            for message in NetlinkMessages::of(&datagram) {
                 let seq = message.header.seq;
                 let Some(purpose) = self.clients[site].purpose(seq) else {
-                    self.event(site, &Answer::of(&message));
+                    self.event(site, &ExpectedAnswer::of(&message));
                     continue;
                 };
-                match Reply::of(&message) {
-                    Reply::Content => self.content(site, purpose, &Answer::of(&message)),
-                    Reply::Done { .. } => {
+                match ReplyStatus::of(&message) {
+                    ReplyStatus::Content => {
+                        self.content(site, purpose, &ExpectedAnswer::of(&message))
+                    }
+                    ReplyStatus::Done { .. } => {
                         self.clients[site].answered(seq);
                         self.done(site, purpose);
                     }
-                    Reply::Refused(refusal) => {
+                    ReplyStatus::Refused(refusal) => {
                         self.clients[site].answered(seq);
                         self.note(|| format!("{site} refuses {purpose:?}: {refusal:?}"));
                         self.refused(site, purpose, refusal.errno);
                     }
-                    Reply::Broken => panic!("a broken answer to {purpose:?}"),
+                    ReplyStatus::Broken => panic!("a broken answer to {purpose:?}"),
                 }
             }
         }
     }
 
-    fn content(&mut self, site: usize, purpose: Purpose, answer: &Answer<'_>) {
-        let Answer::State(state) = answer else { panic!("{answer:?} to {purpose:?}") };
+    fn content(&mut self, site: usize, purpose: Purpose, answer: &ExpectedAnswer<'_>) {
+        let ExpectedAnswer::State(state) = answer else { panic!("{answer:?} to {purpose:?}") };
         let address = <[u8; 4]>::try_from(&state.info.id.destination[..4]).unwrap();
         let name = (IpAddr::from(address), state.info.id.spi.get());
         match purpose {
@@ -380,15 +382,15 @@ impl World {
         }
     }
 
-    fn event(&mut self, site: usize, event: &Answer<'_>) {
+    fn event(&mut self, site: usize, event: &ExpectedAnswer<'_>) {
         let name = |raw: &[u8; 16], spi: u32| (IpAddr::from([raw[0], raw[1], raw[2], raw[3]]), spi);
-        if let Answer::Acquire(acquire, _) = event {
+        if let ExpectedAnswer::Acquire(acquire, _) = event {
             let peer = site_of(name(&acquire.id.destination, 0).0);
             self.note(|| format!("{site} wants a state towards {peer:?}"));
             if let Some(peer) = peer.filter(|peer| *peer < self.sites.len() && *peer != site) {
                 self.negotiate(site, peer);
             }
-        } else if let Answer::State(state) = event
+        } else if let ExpectedAnswer::State(state) = event
             && let Change::Expired { hard } = state.change
         {
             let name = name(&state.info.id.destination, state.info.id.spi.get());

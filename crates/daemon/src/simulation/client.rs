@@ -7,8 +7,8 @@ use std::{
 
 use uxfrm_engine::{Direction, Family, OffloadKind, Prefix, Selector};
 use uxfrm_netlink::{
-    AttributeType, Flags, MessageType,
-    client::{self, RawMigration, RawOffload, RawPolicyId, Request, raw},
+    AttributeType, MessageType, NetlinkFlags,
+    client::{self, NetlinkRequest, RawMigration, RawOffload, RawPolicyId, raw},
 };
 use uxfrm_xfrm::{grammar, request};
 
@@ -52,7 +52,7 @@ pub(super) enum Purpose {
 #[derive(Debug)]
 struct Ask {
     from: u32,
-    request: Request,
+    request: NetlinkRequest,
     purpose: Purpose,
 }
 
@@ -90,11 +90,15 @@ impl Clients {
         if let Some(device) = device {
             request.attribute(AttributeType::OffloadDev, &device);
         }
-        request.ask(if purpose == Purpose::Dump { Flags::empty() } else { Flags::ACK });
+        request.ask(if purpose == Purpose::Dump {
+            NetlinkFlags::empty()
+        } else {
+            NetlinkFlags::ACK
+        });
         self.put(from, request, purpose);
     }
 
-    fn put(&mut self, from: u32, request: Request, purpose: Purpose) {
+    fn put(&mut self, from: u32, request: NetlinkRequest, purpose: Purpose) {
         self.queue.push_back(Ask { from, request, purpose });
     }
 
@@ -129,7 +133,7 @@ impl Clients {
             old_family: client::INET,
             new_family: client::INET,
         };
-        let mut request = Request::new(MessageType::Migrate, Flags::ACK).body(&id);
+        let mut request = NetlinkRequest::new(MessageType::Migrate, NetlinkFlags::ACK).body(&id);
         request.attribute(AttributeType::Migrate, &migration);
         self.put(IKE, request, purpose);
     }

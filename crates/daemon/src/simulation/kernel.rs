@@ -10,10 +10,13 @@ use std::{
 };
 
 use uxfrm_engine::{
-    Action, Direction, DropCounts, Host, Level, NarrowPaths, PolicyChange, PolicyEntry, Spd,
+    Action, Direction, DropCounts, HostView, PathMtus, PolicyChange, PolicyEntry, Spd,
+    TemplateLevel,
 };
 use uxfrm_io::{
-    nftables::{self, Change, Filter, Replica, RuleId, Sample, Table, Verdict},
+    nftables::{
+        self, PacketFilter, RuleId, SamplePacket, SimulatedTable, Table, TableChange, XdpVerdict,
+    },
     rtnetlink,
 };
 
@@ -32,7 +35,7 @@ type Destination = (IpAddr, u8);
 #[derive(Debug, Default)]
 struct Tables {
     routes: BTreeSet<Destination>,
-    filter: Replica,
+    filter: SimulatedTable,
     /// So many changes more are refused.
     refusals: usize,
     refused: usize,
@@ -76,14 +79,17 @@ impl Kernel {
             return Way::Tun;
         }
         match tables.filter.judge("out", &sample(packet)).0 {
-            Verdict::Drop => Way::Nowhere,
-            Verdict::Accept | Verdict::Mark(_) | Verdict::Jump(_) | Verdict::Goto(_) => Way::Device,
+            XdpVerdict::Drop => Way::Nowhere,
+            XdpVerdict::Accept
+            | XdpVerdict::Mark(_)
+            | XdpVerdict::Jump(_)
+            | XdpVerdict::Goto(_) => Way::Device,
         }
     }
 
     /// Whether a plain packet from the wire reaches a socket of the host.
     pub(super) fn lets_in(&self, packet: &[u8]) -> bool {
-        self.0.borrow().filter.judge("in", &sample(packet)).0 != Verdict::Drop
+        self.0.borrow().filter.judge("in", &sample(packet)).0 != XdpVerdict::Drop
     }
 
     /// Takes routes and filter over for a start with these policies.
@@ -109,8 +115,8 @@ impl Kernel {
     }
 }
 
-fn sample(packet: &[u8]) -> Sample<'_> {
-    Sample { bytes: packet, mark: 0, came_by: 0 }
+fn sample(packet: &[u8]) -> SamplePacket<'_> {
+    SamplePacket { bytes: packet, mark: 0, came_by: 0 }
 }
 
 fn covers((net, length): Destination, address: IpAddr) -> bool {
@@ -166,7 +172,7 @@ impl FakeRoutes {
 fn wish(entry: &PolicyEntry) -> Option<Destination> {
     let mut templates = entry.templates();
     let protects = entry.action() == Action::Block
-        || templates.any(|template| template.level == Level::Required);
+        || templates.any(|template| template.level == TemplateLevel::Required);
     let net = entry.selector().destination;
     (entry.direction() == Direction::Out && protects).then_some((net.address(), net.prefix_len()))
 }
@@ -204,15 +210,19 @@ impl Routes for FakeRoutes {
         Ok(())
     }
 
-    fn refresh_host(&mut self, _: rtnetlink::News, spd: &Spd) -> Result<(), rtnetlink::Error> {
+    fn refresh_host(
+        &mut self,
+        _: rtnetlink::MonitorResult,
+        spd: &Spd,
+    ) -> Result<(), rtnetlink::Error> {
         self.follow(spd)
     }
 
-    fn take_route_news(&mut self) -> Option<Host> {
-        let host = || Host {
+    fn take_route_news(&mut self) -> Option<HostView> {
+        let host = || HostView {
             addresses: self.own.iter().copied().collect(),
             mtu: 1500,
-            narrow: NarrowPaths::new(),
+            narrow: PathMtus::new(),
         };
         std::mem::take(&mut self.news).then(host)
     }
@@ -241,7 +251,7 @@ impl Routes for FakeRoutes {
     }
 }
 
-impl Filter for Kernel {
+impl PacketFilter for Kernel {
     fn install(&mut self, table: &Table) -> Result<(), nftables::Error> {
         self.0.borrow_mut().filter.install(table)
     }
@@ -254,7 +264,11 @@ impl Filter for Kernel {
         tables.filter.replace_rules(table)
     }
 
-    fn change(&mut self, table: &str, changes: &[Change]) -> Result<Vec<RuleId>, nftables::Error> {
+    fn change(
+        &mut self,
+        table: &str,
+        changes: &[TableChange],
+    ) -> Result<Vec<RuleId>, nftables::Error> {
         let mut tables = self.0.borrow_mut();
         if tables.refuses() {
             return Err(refused());

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use tempfile::TempDir;
 use uxfrm_engine::{OffloadKind, Sa};
-use uxfrm_netlink::{Messages, client::Reply};
+use uxfrm_netlink::{NetlinkMessages, client::ReplyStatus};
 use uxfrm_testkit::Rng;
 
 use super::{
@@ -70,10 +70,10 @@ impl Stand {
         let requests: Vec<_> = taken.into_iter().map(|(from, _, bytes)| (from, bytes)).collect();
         let run = self.site.run.as_mut().unwrap();
         let answers = run.round(&requests, &mut self.outbox);
-        let messages = answers.iter().flat_map(|(_, datagram)| Messages::of(datagram));
-        let refused = messages.filter_map(|message| match Reply::of(&message) {
-            Reply::Refused(refusal) => Some(refusal.errno),
-            Reply::Content | Reply::Done { .. } | Reply::Broken => None,
+        let messages = answers.iter().flat_map(|(_, datagram)| NetlinkMessages::of(datagram));
+        let refused = messages.filter_map(|message| match ReplyStatus::of(&message) {
+            ReplyStatus::Refused(refusal) => Some(refusal.errno),
+            ReplyStatus::Content | ReplyStatus::Done { .. } | ReplyStatus::Broken => None,
         });
         refused.collect()
     }
@@ -89,7 +89,7 @@ impl Stand {
                 taken.into_iter().map(|(from, _, bytes)| (from, bytes)).collect();
             let run = self.site.run.as_mut().unwrap();
             let answers = run.round(&requests, &mut self.outbox);
-            let messages = answers.iter().flat_map(|(_, datagram)| Messages::of(datagram));
+            let messages = answers.iter().flat_map(|(_, datagram)| NetlinkMessages::of(datagram));
             shown.extend(messages.map(|message| (message.header.kind, message.body().to_vec())));
         }
         let run = self.run();

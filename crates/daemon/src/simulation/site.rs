@@ -13,13 +13,13 @@ use std::{
 use uxfrm_control::greeting::Dialect;
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{
-    Cpu, Database, Direction, DropReason, Event, Handed, Moment, OffloadKind, Output, PolicyEntry,
-    Received, Sa, Settings, Spi, Worker,
+    Cpu, Database, Direction, DropReason, Event, Moment, OffloadKind, OffloadedPacket, Output,
+    PolicyEntry, ReceivedPacket, Sa, Settings, Spi, Worker,
 };
 use uxfrm_io::poll::Poller;
 use uxfrm_offload::{Fault, HeldState, ModelNic, Queues};
 use uxfrm_packet::{Batch, PacketBuf, Pool};
-use uxfrm_testkit::{Rng, taken_apart};
+use uxfrm_testkit::{Rng, split_burst};
 
 use super::{
     kernel::Kernel,
@@ -164,7 +164,7 @@ impl Nic {
     /// What the engine handed over, and what it sealed itself.
     fn send(
         &self,
-        handed: &mut Vec<Handed>,
+        handed: &mut Vec<OffloadedPacket>,
         through: Vec<PacketBuf>,
         pool: &mut Pool,
     ) -> Vec<PacketBuf> {
@@ -172,10 +172,10 @@ impl Nic {
         nic.transmit(handed, now(), pool, &mut wire);
         let mut through: Batch = through.into_iter().collect();
         nic.forward(&mut through, now(), pool, &mut wire);
-        wire.drain().flat_map(|sent| taken_apart(&sent)).collect()
+        wire.drain().flat_map(|sent| split_burst(&sent)).collect()
     }
 
-    fn receive(&mut self, packet: PacketBuf, pool: &mut Pool) -> Vec<Received> {
+    fn receive(&mut self, packet: PacketBuf, pool: &mut Pool) -> Vec<ReceivedPacket> {
         let mut batch: Batch = std::iter::once(packet).collect();
         self.nic.lock().unwrap().receive(&mut batch, now(), pool, &mut self.queues);
         self.queues.drain().collect()
@@ -249,7 +249,7 @@ impl Site {
         let mut store = SequenceStore::on(disk, Some(remembered), machine::draw)?;
         let condition = store.condition();
         let mut database = Database::new(Backend::Portable, seed);
-        database.attend_with(store.keeper());
+        database.track_changes_with(store.keeper());
         let mut devices = Devices::plug(&[], DeviceCreation::DryRun, 0, &mut database)?;
         let nic = self.offload.map(|_| Nic::new(&mut devices, self.starts));
         let loaded = apply::load(&mut database, std::slice::from_ref(&self.batch), now());
@@ -448,7 +448,7 @@ impl Run {
         let mut batch: Batch = packets.into_iter().collect();
         let Self { workers, pool, out, .. } = self;
         workers[worker].outbound(&mut batch, now(), pool, out);
-        let mut handed = std::mem::take(&mut self.out.handed);
+        let mut handed = std::mem::take(&mut self.out.offloaded);
         self.taken[0] += handed.len() as u64;
         let wire = self.collect().0;
         match &self.nic {
@@ -486,8 +486,8 @@ impl Run {
     fn collect(&mut self) -> (Vec<PacketBuf>, Vec<PacketBuf>) {
         self.workers.iter_mut().for_each(Worker::settle);
         self.events.append(&mut self.out.events);
-        let wire: Vec<_> = self.out.wire.drain().flat_map(|sent| taken_apart(&sent)).collect();
-        let host: Vec<_> = self.out.host.drain().flat_map(|came| taken_apart(&came)).collect();
+        let wire: Vec<_> = self.out.wire.drain().flat_map(|sent| split_burst(&sent)).collect();
+        let host: Vec<_> = self.out.host.drain().flat_map(|came| split_burst(&came)).collect();
         self.taken[0] += wire.len() as u64;
         self.taken[1] += host.len() as u64;
         (wire, host)

@@ -1,6 +1,6 @@
 //! A wire that loses, doubles and swaps packets, and on which somebody records all.
 
-use uxfrm_testkit::{Rng, Troubles};
+use uxfrm_testkit::{Rng, WireImpairments};
 
 /// Packets that are remembered.
 const RECORDED: usize = 500;
@@ -10,7 +10,7 @@ const RECORDED: usize = 500;
 pub(super) struct Wire {
     flying: Vec<Vec<u8>>,
     recorded: Vec<Vec<u8>>,
-    troubles: Troubles,
+    troubles: WireImpairments,
     /// Packets that came to the wire, were doubled, lost, and came out of it.
     counts: [u64; 4],
 }
@@ -29,7 +29,7 @@ impl Wire {
             self.counts[2] += 1;
             return;
         }
-        if rng.permille(self.troubles.doubled) {
+        if rng.permille(self.troubles.duplicated) {
             self.counts[1] += 1;
             self.flying.push(packet.to_vec());
         }
@@ -61,13 +61,13 @@ impl Wire {
     /// It gets better or worse.
     pub(super) fn change(&mut self, rng: &mut Rng) {
         self.troubles = match rng.below(3) {
-            0 => Troubles::default(),
-            1 => Troubles { dropped: 100, doubled: 50, delayed: 300 },
-            _ => Troubles { dropped: 600, doubled: 200, delayed: 600 },
+            0 => WireImpairments::default(),
+            1 => WireImpairments { dropped: 100, duplicated: 50, delayed: 300 },
+            _ => WireImpairments { dropped: 600, duplicated: 200, delayed: 600 },
         };
     }
 
     pub(super) fn mend(&mut self) {
-        self.troubles = Troubles::default();
+        self.troubles = WireImpairments::default();
     }
 }

@@ -2,50 +2,50 @@
 
 use std::fmt::Write as _;
 
-use uxfrm_link::wire::Statistics;
-use uxfrm_netlink::Counts;
+use uxfrm_link::wire::LinkStatistics;
+use uxfrm_netlink::NamedCounters;
 use uxfrm_packet::Version;
-use uxfrm_runtime::{Source, TunnelCounts};
-use uxfrm_tunnel::{DropReason, PortIdentity, counters::Drops};
+use uxfrm_runtime::{ReceiveSource, TunnelCounts};
+use uxfrm_tunnel::{DropReason, PortIdentity, counters::TunnelDrops};
 
 use super::TunnelService;
 
 /// The counters of a receive port: `packets` and `bytes` that came, and its drops by reason.
-pub(super) fn of_port(carrying: &TunnelService, identity: &PortIdentity) -> Counts {
-    let source = Source::Datagrams(*identity);
+pub(super) fn of_port(carrying: &TunnelService, identity: &PortIdentity) -> NamedCounters {
+    let source = ReceiveSource::Datagrams(*identity);
     let Some((_, counts)) = carrying.sockets.iter().find(|(known, _)| *known == source) else {
-        return Counts::default();
+        return NamedCounters::default();
     };
     let (packets, bytes) = counts.received.read();
     let mut named = vec![("packets".to_owned(), packets), ("bytes".to_owned(), bytes)];
     named.extend(by_reason(&counts.drops));
-    Counts(named)
+    NamedCounters(named)
 }
 
 /// The counters of a tunnel.
-pub(super) fn of_link(carrying: &TunnelService, name: &str) -> Statistics {
+pub(super) fn of_link(carrying: &TunnelService, name: &str) -> LinkStatistics {
     let opened = carrying.interfaces.iter().find(|opened| opened.name == name);
     opened.map(|opened| statistics(&opened.counts)).unwrap_or_default()
 }
 
-fn statistics(counts: &TunnelCounts) -> Statistics {
+fn statistics(counts: &TunnelCounts) -> LinkStatistics {
     let drops = &counts.drops;
     let dropped = |begin: &str| {
         let reasons = DropReason::ALL.iter().filter(|reason| reason.as_str().starts_with(begin));
         reasons.map(|reason| drops.of(*reason)).sum()
     };
-    Statistics {
+    LinkStatistics {
         received: counts.traffic.received.read(),
         sent: counts.traffic.sent.read(),
         received_dropped: dropped("tunnel_in_"),
         sent_dropped: dropped("tunnel_out_"),
         collisions: drops.of(DropReason::OutRecursion),
-        drops: Counts(by_reason(drops).collect()),
+        drops: NamedCounters(by_reason(drops).collect()),
     }
 }
 
 /// Those that are not zero.
-pub(super) fn by_reason(drops: &Drops) -> impl Iterator<Item = (String, u64)> {
+pub(super) fn by_reason(drops: &TunnelDrops) -> impl Iterator<Item = (String, u64)> {
     let all = DropReason::ALL.iter().map(|reason| (reason.as_str().to_owned(), drops.of(*reason)));
     all.filter(|(_, count)| *count != 0)
 }

@@ -3,7 +3,7 @@
 use std::io;
 
 use uxfrm_io::rtnetlink;
-use uxfrm_netlink::Refusal;
+use uxfrm_netlink::NetlinkError;
 use uxfrm_runtime as runtime;
 use uxfrm_tunnel::Error;
 
@@ -11,7 +11,7 @@ const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 
 /// Of a tunnel or port that can't be. Where the kernel sends an errno alone, so do we.
-pub(super) fn of_tunnel(error: Error) -> Refusal {
+pub(super) fn of_tunnel(error: Error) -> NetlinkError {
     let text = match error {
         Error::TunnelExists
         | Error::NoTunnel
@@ -34,13 +34,13 @@ pub(super) fn of_tunnel(error: Error) -> Refusal {
         | Error::IgnoreDf
         | Error::RemoteChecksum => Some(error.to_string().into()),
     };
-    Refusal { errno: error.errno(), text, offset: None }
+    NetlinkError { errno: error.errno(), text, offset: None }
 }
 
 /// Of the kernel, about what was to be opened.
-pub(super) fn of_system(error: &io::Error, what: &str) -> Refusal {
+pub(super) fn of_system(error: &io::Error, what: &str) -> NetlinkError {
     let errno = error.raw_os_error().unwrap_or(EIO);
-    Refusal {
+    NetlinkError {
         errno,
         text: Some(format!("can't open {what}: {}", strerror(errno)).into()),
         offset: None,
@@ -48,17 +48,17 @@ pub(super) fn of_system(error: &io::Error, what: &str) -> Refusal {
 }
 
 /// Of the kernel, about a socket whose failure it tells its own clients by errno alone.
-pub(super) fn bare(error: &io::Error) -> Refusal {
-    Refusal::bare(error.raw_os_error().unwrap_or(EIO))
+pub(super) fn bare(error: &io::Error) -> NetlinkError {
+    NetlinkError::bare(error.raw_os_error().unwrap_or(EIO))
 }
 
 /// Of the kernel, about links and routes.
-pub(super) fn of_rtnetlink(error: rtnetlink::Error) -> Refusal {
-    Refusal { errno: error.errno(), text: Some(error.to_string().into()), offset: None }
+pub(super) fn of_rtnetlink(error: rtnetlink::Error) -> NetlinkError {
+    NetlinkError { errno: error.errno(), text: Some(error.to_string().into()), offset: None }
 }
 
 /// Of the thread that carries tunnels.
-pub(super) fn of_worker(error: runtime::Error) -> Refusal {
+pub(super) fn of_worker(error: runtime::Error) -> NetlinkError {
     let errno = match &error {
         runtime::Error::Poll(error) | runtime::Error::Host(error) | runtime::Error::Link(error) => {
             error.raw_os_error().unwrap_or(EIO)
@@ -66,11 +66,11 @@ pub(super) fn of_worker(error: runtime::Error) -> Refusal {
         runtime::Error::TooManyPorts => ENOSPC,
         runtime::Error::Ended => EIO,
     };
-    Refusal { errno, text: Some(error.to_string().into()), offset: None }
+    NetlinkError { errno, text: Some(error.to_string().into()), offset: None }
 }
 
 /// The words of a refusal, for a log or a terminal.
-pub(crate) fn words(refusal: &Refusal) -> String {
+pub(crate) fn words(refusal: &NetlinkError) -> String {
     refusal.text.as_ref().map_or_else(|| strerror(refusal.errno), ToString::to_string)
 }
 

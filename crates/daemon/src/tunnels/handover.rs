@@ -12,23 +12,23 @@ use std::{
 use anyhow::{Context as _, anyhow, ensure};
 use serde::{Deserialize, Serialize};
 use uxfrm_engine::Moment;
-use uxfrm_io::{Fitted, Tun, TunOptions, tun::Place};
+use uxfrm_io::{SegmentingPort, Tun, TunOptions, tun::QueueOrder};
 use uxfrm_link::{
     TunnelLink,
-    wire::{LinkRequest, creation, port_attributes, port_request},
+    wire::{LinkRequest, encode_new_link, port_attributes, port_request},
 };
 use uxfrm_netlink::{
-    Refusal,
-    fou::{Command, PortAttributes},
+    NetlinkError,
+    fou::{FouCommand, PortAttributes},
 };
 use uxfrm_packet::{Protocol, Version};
 use uxfrm_runtime::{
-    Incoming, Interface, Narrow, Portrait, PortrayedInterface, Route, SocketCounts, Sockets,
-    Source, TunnelCounts, TunnelLane, egress,
+    ExportedInterface, LearnedPmtu, ReceivePort, ReceiveSource, SocketCounts, TunnelCounts,
+    TunnelInterface, TunnelLoop, TunnelLoopExport, TunnelRoute, TunnelSockets, egress,
 };
 use uxfrm_tunnel::{
-    DropReason, Port, PortIdentity, PortRequest, Tunnel,
-    counters::{Count, Drops},
+    DecapPort, DropReason, PortIdentity, PortRequest, Tunnel,
+    counters::{Count, TunnelDrops},
 };
 
 use super::{
@@ -117,11 +117,11 @@ impl TunnelService {
     pub(crate) fn portray(&mut self) -> anyhow::Result<Option<(TunnelsHandover, Copies)>> {
         self.maintain();
         let Some(worker) = &self.worker else { return Ok(None) };
-        let Portrait { interfaces, incoming, errors, ident } =
-            worker.control.portray().context("the thread of the tunnels does not answer")?;
+        let TunnelLoopExport { interfaces, incoming, errors, ident } =
+            worker.control.export().context("the thread of the tunnels does not answer")?;
         let mut descriptors = Vec::new();
         let mut links = Vec::new();
-        for PortrayedInterface { tun, route, narrow } in interfaces {
+        for ExportedInterface { tun, route, narrow } in interfaces {
             descriptors.push((tun_name(route.tunnel.name()), tun));
             links.push(self.portray_link(&route, narrow)?);
         }
@@ -136,11 +136,15 @@ impl TunnelService {
         Ok(Some((TunnelsHandover { links, ports, sockets, ident }, descriptors)))
     }
 
-    fn portray_link(&self, route: &Route, narrow: Option<Narrow>) -> anyhow::Result<LinkHandover> {
-        let Route { tunnel, local, egress } = route;
+    fn portray_link(
+        &self,
+        route: &TunnelRoute,
+        narrow: Option<LearnedPmtu>,
+    ) -> anyhow::Result<LinkHandover> {
+        let TunnelRoute { tunnel, local, egress } = route;
         let index = self.index_of(tunnel.name()).map_err(|refusal| refused(&refusal))?;
         Ok(LinkHandover {
-            body: creation(&TunnelLink {
+            body: encode_new_link(&TunnelLink {
                 name: tunnel.name().to_owned(),
                 mtu: None,
                 admin: None,
@@ -180,9 +184,9 @@ impl TunnelService {
             let link = LinkFinal { numbers, sent: traffic.sent.read(), received };
             Some((opened.name.clone(), link))
         };
-        let counts_alone = |source: &Source| match source {
-            Source::Protocol(..) => true,
-            Source::Datagrams(identity) => self.ports.find(identity).is_ok(),
+        let counts_alone = |source: &ReceiveSource| match source {
+            ReceiveSource::Protocol(..) => true,
+            ReceiveSource::Datagrams(identity) => self.ports.find(identity).is_ok(),
         };
         let sockets = self.sockets.iter().filter(|(source, _)| counts_alone(source));
         let sockets = sockets.map(|(source, counts)| {
@@ -203,13 +207,13 @@ impl TunnelService {
                 continue;
             };
             if let Some(tunnel) = self.tunnels.named(&opened.name) {
-                tunnel.go_on_from(*numbers);
+                tunnel.resume_sequence(*numbers);
             }
             add(&opened.counts.traffic.sent, *sent);
             received.add_to(&opened.counts.traffic.received, &opened.counts.drops);
         }
         for (source, counted) in &finals.sockets {
-            let is_it = |known: &Source| SourceHandover::from(*known) == *source;
+            let is_it = |known: &ReceiveSource| SourceHandover::from(*known) == *source;
             let socket = self.sockets.iter().find(|(known, _)| is_it(known));
             if let Some((_, counts)) = socket {
                 counted.add_to(&counts.received, &counts.drops);
@@ -231,7 +235,7 @@ impl TunnelService {
     ) -> anyhow::Result<Self> {
         let mut all = Self::default();
         for body in &passed.ports {
-            all.ports.add(Port::of(&port_of(body)?)?)?;
+            all.ports.add(DecapPort::of(&port_of(body)?)?)?;
         }
         let mut interfaces = Vec::new();
         for link in &passed.links {
@@ -240,7 +244,7 @@ impl TunnelService {
         let mut incoming = Vec::new();
         for (number, source) in passed.sockets.iter().enumerate() {
             let socket = descriptors.take(&socket_name(number)).context("a socket is missing")?;
-            incoming.push(all.take_socket(Source::from(*source), socket)?);
+            incoming.push(all.take_socket(ReceiveSource::from(*source), socket)?);
         }
         let errors = [(Version::V4, Protocol::ICMP), (Version::V6, Protocol::ICMPV6)];
         let errors = errors.into_iter().enumerate().map(|(number, (version, protocol))| {
@@ -248,12 +252,12 @@ impl TunnelService {
             sockets::taken_raw(version, protocol, socket).map_err(|refusal| refused(&refusal))
         });
         let sending = |version| sockets::sending(version).map_err(|refusal| refused(&refusal));
-        let sockets = Sockets {
+        let sockets = TunnelSockets {
             incoming,
             errors: errors.collect::<anyhow::Result<_>>()?,
             outgoing: [sending(Version::V4)?, sending(Version::V6)?],
         };
-        let (mut lane, control) = TunnelLane::new(sockets)?;
+        let (mut lane, control) = TunnelLoop::new(sockets)?;
         lane.take_over((all.tunnels.clone(), all.ports.clone()), interfaces, passed.ident)?;
         let drops = lane.drops();
         let thread = PausableThread::resting(lane, super::THREAD.to_owned());
@@ -265,11 +269,11 @@ impl TunnelService {
         &mut self,
         link: &LinkHandover,
         descriptors: &mut DescriptorStore,
-    ) -> anyhow::Result<(Interface, Option<Narrow>)> {
+    ) -> anyhow::Result<(TunnelInterface, Option<LearnedPmtu>)> {
         let TunnelLink { name, config, .. } = link_of(&link.body)?;
         let queue = descriptors.take(&tun_name(&name));
         let queue = queue.with_context(|| format!("the TUN of {name} is missing"))?;
-        let tun = Tun::of_queue(queue, &TunOptions::new(&name), Place::First)
+        let tun = Tun::of_queue(queue, &TunOptions::new(&name), QueueOrder::First)
             .with_context(|| format!("the TUN of {name}"))?;
         let tunnel = Arc::clone(&self.tunnels.add(Tunnel::new(&name, config)?)?);
         let counts: Arc<TunnelCounts> = Arc::default();
@@ -280,18 +284,23 @@ impl TunnelService {
         });
         let mtus = (link.path_mtu, link.device_mtu);
         let egress = egress(mtus, link.seed, crate::local_ports::range());
-        let route = Route { tunnel, local: link.local, egress };
-        let narrow = link.narrow.map(|(path_mtu, until)| Narrow { path_mtu, until: Moment(until) });
-        Ok((Interface { route, port: Box::new(Fitted::new(tun)), counts }, narrow))
+        let route = TunnelRoute { tunnel, local: link.local, egress };
+        let narrow =
+            link.narrow.map(|(path_mtu, until)| LearnedPmtu { path_mtu, until: Moment(until) });
+        Ok((TunnelInterface { route, port: Box::new(SegmentingPort::new(tun)), counts }, narrow))
     }
 
-    fn take_socket(&mut self, source: Source, socket: OwnedFd) -> anyhow::Result<Incoming> {
-        let refusal = |refusal: Refusal| refused(&refusal);
+    fn take_socket(
+        &mut self,
+        source: ReceiveSource,
+        socket: OwnedFd,
+    ) -> anyhow::Result<ReceivePort> {
+        let refusal = |refusal: NetlinkError| refused(&refusal);
         let (port, counts) = match source {
-            Source::Protocol(version, protocol) => {
+            ReceiveSource::Protocol(version, protocol) => {
                 (sockets::taken_raw(version, protocol, socket).map_err(refusal)?, Arc::default())
             }
-            Source::Datagrams(identity) => {
+            ReceiveSource::Datagrams(identity) => {
                 let socket = sockets::taken_datagrams(&identity, socket).map_err(refusal)?;
                 let found = self.ports.find(&identity).copied();
                 self.wide.extend(found.ok().and_then(|port| sockets::wide(port, &socket)));
@@ -299,7 +308,7 @@ impl TunnelService {
             }
         };
         self.sockets.push((source, Arc::clone(&counts)));
-        Ok(Incoming { source, port, counts })
+        Ok(ReceivePort { source, port, counts })
     }
 
     /// Those of the port for all addresses, for a socket of a single one.
@@ -307,9 +316,9 @@ impl TunnelService {
         if self.ports.find(identity).is_ok() {
             return Arc::default();
         }
-        let covers = |source: &Source| match source {
-            Source::Datagrams(wide) => per_address_sockets::covers(wide, identity),
-            Source::Protocol(..) => false,
+        let covers = |source: &ReceiveSource| match source {
+            ReceiveSource::Datagrams(wide) => per_address_sockets::covers(wide, identity),
+            ReceiveSource::Protocol(..) => false,
         };
         let of_all = self.sockets.iter().find(|(source, _)| covers(source));
         of_all.map(|(_, counts)| Arc::clone(counts)).unwrap_or_default()
@@ -320,7 +329,7 @@ impl TunnelSpec {
     pub(crate) fn portray(&self) -> SpecHandover {
         SpecHandover {
             ports: self.ports.iter().map(port_body).collect(),
-            links: self.links.iter().map(creation).collect(),
+            links: self.links.iter().map(encode_new_link).collect(),
         }
     }
 
@@ -336,12 +345,12 @@ impl TunnelSpec {
 }
 
 impl Counted {
-    fn of(count: &Count, drops: &Drops) -> Self {
+    fn of(count: &Count, drops: &TunnelDrops) -> Self {
         let (packets, bytes) = count.read();
         Self { packets, bytes, drops: by_name(drops) }
     }
 
-    fn add_to(&self, count: &Count, drops: &Drops) {
+    fn add_to(&self, count: &Count, drops: &TunnelDrops) {
         add(count, (self.packets, self.bytes));
         add_drops(drops, &self.drops);
     }
@@ -352,11 +361,11 @@ fn add(count: &Count, (packets, bytes): (u64, u64)) {
 }
 
 /// Those that are not zero.
-fn by_name(drops: &Drops) -> BTreeMap<String, u64> {
+fn by_name(drops: &TunnelDrops) -> BTreeMap<String, u64> {
     super::counters::by_reason(drops).collect()
 }
 
-fn add_drops(drops: &Drops, passed: &BTreeMap<String, u64>) {
+fn add_drops(drops: &TunnelDrops, passed: &BTreeMap<String, u64>) {
     let reasons: HashMap<_, _> = DropReason::ALL.iter().map(|why| (why.as_str(), *why)).collect();
     for (name, packets) in passed {
         // Another release may have had other reasons.
@@ -366,12 +375,19 @@ fn add_drops(drops: &Drops, passed: &BTreeMap<String, u64>) {
     }
 }
 
-impl From<Source> for SourceHandover {
-    fn from(source: Source) -> Self {
+impl From<ReceiveSource> for SourceHandover {
+    fn from(source: ReceiveSource) -> Self {
         match source {
-            Source::Protocol(Version::V4, protocol) => Self::Protocol(4, protocol.0),
-            Source::Protocol(Version::V6, protocol) => Self::Protocol(6, protocol.0),
-            Source::Datagrams(PortIdentity { version, port, peer_port, device, local, peer }) => {
+            ReceiveSource::Protocol(Version::V4, protocol) => Self::Protocol(4, protocol.0),
+            ReceiveSource::Protocol(Version::V6, protocol) => Self::Protocol(6, protocol.0),
+            ReceiveSource::Datagrams(PortIdentity {
+                version,
+                port,
+                peer_port,
+                device,
+                local,
+                peer,
+            }) => {
                 let is_v6 = version == Version::V6;
                 Self::Datagrams { is_v6, port, peer_port, device, local, peer }
             }
@@ -379,7 +395,7 @@ impl From<Source> for SourceHandover {
     }
 }
 
-impl From<SourceHandover> for Source {
+impl From<SourceHandover> for ReceiveSource {
     fn from(passed: SourceHandover) -> Self {
         let version = |is_v6| if is_v6 { Version::V6 } else { Version::V4 };
         match passed {
@@ -396,7 +412,7 @@ impl From<SourceHandover> for Source {
 
 fn port_body(request: &PortRequest) -> Vec<u8> {
     let mut body = Vec::new();
-    port_attributes(request).encode(Command::Add, &mut body);
+    port_attributes(request).encode(FouCommand::Add, &mut body);
     body
 }
 
@@ -413,7 +429,7 @@ fn link_of(body: &[u8]) -> anyhow::Result<TunnelLink> {
     Ok(TunnelLink { config: config.context("a tunnel without ends")?, name, mtu, admin })
 }
 
-fn refused(refusal: &Refusal) -> anyhow::Error {
+fn refused(refusal: &NetlinkError) -> anyhow::Error {
     anyhow!("a tunnel or receive port: {}", error::words(refusal))
 }
 
@@ -434,14 +450,16 @@ mod tests {
     use super::*;
 
     fn lines(text: &str) -> (Vec<PortRequest>, Vec<TunnelLink>) {
-        use uxfrm_link::{Command, Fou, Link};
+        use uxfrm_link::{FouAction, LinkAction, TunnelCommand};
         let (mut ports, mut links) = (Vec::new(), Vec::new());
         for located in uxfrm_link::lines(text) {
             match located.command.unwrap() {
-                Command::Fou(Fou::Add(port)) => ports.push(port.request),
-                Command::Link(Link::Add(link)) => links.push(link),
-                Command::Fou(Fou::Delete(_) | Fou::Show)
-                | Command::Link(Link::Change(_) | Link::Delete { .. } | Link::Show(_)) => {
+                FouCommand::Fou(FouAction::Add(port)) => ports.push(port.request),
+                FouCommand::Link(LinkAction::Add(link)) => links.push(link),
+                FouCommand::Fou(FouAction::Delete(_) | FouAction::Show)
+                | FouCommand::Link(
+                    LinkAction::Change(_) | LinkAction::Delete { .. } | LinkAction::Show(_),
+                ) => {
                     unreachable!("only adds");
                 }
             }
@@ -474,12 +492,12 @@ mod tests {
             "fou add port 7777 gue local 127.0.0.1 peer 10.0.0.2 peer_port 9\nip -6 fou add port 6666 gue\n",
         );
         let identities = ports.iter().map(|port| PortIdentity::of(port).unwrap());
-        let sources = identities.map(Source::Datagrams).chain([
-            Source::Protocol(Version::V4, Protocol(47)),
-            Source::Protocol(Version::V6, Protocol(4)),
+        let sources = identities.map(ReceiveSource::Datagrams).chain([
+            ReceiveSource::Protocol(Version::V4, Protocol(47)),
+            ReceiveSource::Protocol(Version::V6, Protocol(4)),
         ]);
         for source in sources {
-            assert_eq!(Source::from(SourceHandover::from(source)), source);
+            assert_eq!(ReceiveSource::from(SourceHandover::from(source)), source);
         }
     }
 }

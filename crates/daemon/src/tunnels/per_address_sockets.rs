@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
-use uxfrm_io::Site;
-use uxfrm_runtime::{Change, Incoming, Source};
-use uxfrm_tunnel::{Port, PortIdentity, Ports, Tunnels};
+use uxfrm_io::PerAddressSockets;
+use uxfrm_runtime::{ReceivePort, ReceiveSource, TunnelChange};
+use uxfrm_tunnel::{DecapPort, DecapPorts, PortIdentity, Tunnels};
 
 use super::{TunnelService, sockets};
 
@@ -18,8 +18,8 @@ const MOST: usize = 64;
 /// A receive port for all addresses, and its sockets at single addresses.
 #[derive(Debug)]
 pub(super) struct WildcardPort {
-    pub(super) port: Port,
-    pub(super) site: Site,
+    pub(super) port: DecapPort,
+    pub(super) site: PerAddressSockets,
 }
 
 impl TunnelService {
@@ -28,7 +28,8 @@ impl TunnelService {
     pub(super) fn open_per_address(&mut self) {
         self.wide.retain(|wide| self.ports.find(&wide.port.identity).is_ok());
         let wanted = per_address(&self.ports, &self.tunnels);
-        let mut changes: Vec<Change> = self.unwanted(&wanted).map(Change::Leave).collect();
+        let mut changes: Vec<TunnelChange> =
+            self.unwanted(&wanted).map(TunnelChange::StopListening).collect();
         let new = wanted.into_iter().filter(|identity| !self.listens(identity));
         changes.extend(new.filter_map(|identity| self.open_per_address_socket(identity)));
         if changes.is_empty() {
@@ -40,29 +41,29 @@ impl TunnelService {
     }
 
     fn listens(&self, identity: &PortIdentity) -> bool {
-        self.sockets.iter().any(|(source, _)| *source == Source::Datagrams(*identity))
+        self.sockets.iter().any(|(source, _)| *source == ReceiveSource::Datagrams(*identity))
     }
 
     /// Sockets that neither a receive port nor a tunnel has a use for.
-    fn unwanted(&self, wanted: &[PortIdentity]) -> impl Iterator<Item = Source> {
+    fn unwanted(&self, wanted: &[PortIdentity]) -> impl Iterator<Item = ReceiveSource> {
         self.sockets.iter().map(|(source, _)| *source).filter(|source| match source {
-            Source::Datagrams(identity) => {
+            ReceiveSource::Datagrams(identity) => {
                 !wanted.contains(identity) && self.ports.find(identity).is_err()
             }
-            Source::Protocol(..) => false,
+            ReceiveSource::Protocol(..) => false,
         })
     }
 
     /// A socket of the port's at one address; what comes there counts as the port's.
-    fn open_per_address_socket(&self, identity: PortIdentity) -> Option<Change> {
+    fn open_per_address_socket(&self, identity: PortIdentity) -> Option<TunnelChange> {
         let wide = self.wide.iter().find(|wide| covers(&wide.port.identity, &identity))?;
-        let of_all = Source::Datagrams(wide.port.identity);
+        let of_all = ReceiveSource::Datagrams(wide.port.identity);
         let (_, counts) = self.sockets.iter().find(|(source, _)| *source == of_all)?;
         let port = sockets::per_address(wide, identity.local)
             .inspect_err(|error| tracing::debug!(%error, ?identity, "no socket of one address"))
             .ok()?;
-        let source = Source::Datagrams(identity);
-        Some(Change::Listen(Incoming { source, port, counts: Arc::clone(counts) }))
+        let source = ReceiveSource::Datagrams(identity);
+        Some(TunnelChange::Listen(ReceivePort { source, port, counts: Arc::clone(counts) }))
     }
 }
 
@@ -73,9 +74,11 @@ pub(super) fn covers(wide: &PortIdentity, one: &PortIdentity) -> bool {
 
 /// The receive ports for all addresses at those of tunnels that send to their number: mostly these
 /// receive there, too.
-fn per_address(ports: &Ports, tunnels: &Tunnels) -> Vec<PortIdentity> {
+fn per_address(ports: &DecapPorts, tunnels: &Tunnels) -> Vec<PortIdentity> {
     let mut found = Vec::new();
-    for Port { identity, .. } in ports.iter().filter(|port| port.identity.local.is_unspecified()) {
+    for DecapPort { identity, .. } in
+        ports.iter().filter(|port| port.identity.local.is_unspecified())
+    {
         for config in tunnels.iter().map(|tunnel| tunnel.config()) {
             let one = PortIdentity { local: config.local, ..*identity };
             let sends_there = config.udp.is_some_and(|udp| udp.destination_port.get() == one.port);
@@ -93,19 +96,19 @@ mod tests {
     use std::{net::IpAddr, num::NonZeroU16};
 
     use uxfrm_tunnel::{
-        Config, Kind, PortRequest, Tunnel,
-        config::{Framing, UdpEncap},
+        PortRequest, Tunnel, TunnelConfig, TunnelKind,
+        config::{UdpEncap, UdpFraming},
     };
 
     use super::*;
 
-    fn ports(numbers: &[(u16, Option<[u8; 4]>)]) -> Ports {
-        let mut ports = Ports::new();
+    fn ports(numbers: &[(u16, Option<[u8; 4]>)]) -> DecapPorts {
+        let mut ports = DecapPorts::new();
         for (port, local) in numbers {
             let local4 = local.map(Into::into);
             let request =
                 PortRequest { port: *port, protocol: 4, kind: 1, local4, ..PortRequest::default() };
-            ports.add(Port::of(&request).unwrap()).unwrap();
+            ports.add(DecapPort::of(&request).unwrap()).unwrap();
         }
         ports
     }
@@ -114,9 +117,10 @@ mod tests {
         let mut tunnels = Tunnels::new();
         for (place, (local, number)) in (1..).zip(ends) {
             let local = IpAddr::from(if *local == 0 { [0; 4] } else { [192, 0, 2, *local] });
-            let mut config = Config::new(Kind::Ipip, local, [198, 51, 100, place].into());
+            let mut config =
+                TunnelConfig::new(TunnelKind::Ipip, local, [198, 51, 100, place].into());
             let number = number.map(|number| NonZeroU16::new(number).unwrap());
-            config.udp = number.map(|number| UdpEncap::new(Framing::Fou, number));
+            config.udp = number.map(|number| UdpEncap::new(UdpFraming::Fou, number));
             tunnels.add(Tunnel::new(&format!("t{place}"), config).unwrap()).unwrap();
         }
         tunnels

@@ -4,9 +4,9 @@
 use uxfrm_io::Rtnetlink;
 use uxfrm_link::{
     TunnelLink,
-    wire::{DELETE, Device, GET, LinkRequest, NEW},
+    wire::{DELETE, GET, KernelLink, LinkRequest, NEW},
 };
-use uxfrm_netlink::{Answers, Flags, Message, Refusal, Settled};
+use uxfrm_netlink::{AnswerWriter, NetlinkError, NetlinkFlags, NetlinkMessage, RequestOutcome};
 
 use super::{EEXIST, ENODEV, EOPNOTSUPP, TunnelService, counters, error};
 
@@ -18,12 +18,12 @@ const CREATE: u16 = 0x400;
 /// Carries out a request.
 pub(super) fn act(
     carrying: &mut TunnelService,
-    message: &Message<'_>,
-    answers: &mut Answers,
-) -> Result<Settled, Refusal> {
+    message: &NetlinkMessage<'_>,
+    answers: &mut AnswerWriter,
+) -> Result<RequestOutcome, NetlinkError> {
     let kind = message.header.kind;
     if ![NEW, DELETE, GET].contains(&kind) {
-        return Err(Refusal::bare(EOPNOTSUPP));
+        return Err(NetlinkError::bare(EOPNOTSUPP));
     }
     let request = LinkRequest::decode(message.body())?;
     match kind {
@@ -32,7 +32,7 @@ pub(super) fn act(
             let name = name_of(carrying, &request)?;
             carrying.delete_link(&name)?;
         }
-        _get if message.flags().intersects(Flags::DUMP) => {
+        _get if message.flags().intersects(NetlinkFlags::DUMP) => {
             let names: Vec<String> =
                 carrying.interfaces.iter().map(|opened| opened.name.clone()).collect();
             // One that goes while the others are told of is left out.
@@ -44,26 +44,30 @@ pub(super) fn act(
             answers.content(message, NEW, &body(carrying, &name)?);
         }
     }
-    Ok(Settled::Done)
+    Ok(RequestOutcome::Done)
 }
 
-fn make(carrying: &mut TunnelService, request: LinkRequest, flags: u16) -> Result<(), Refusal> {
+fn make(
+    carrying: &mut TunnelService,
+    request: LinkRequest,
+    flags: u16,
+) -> Result<(), NetlinkError> {
     let named = name_of(carrying, &request);
-    let config = request.config.ok_or(Refusal::bare(EOPNOTSUPP))?;
+    let config = request.config.ok_or(NetlinkError::bare(EOPNOTSUPP))?;
     let link = |name| TunnelLink { name, mtu: request.mtu, admin: request.admin, config };
     match named {
-        Ok(_) if flags & EXCLUSIVE != 0 => Err(Refusal::bare(EEXIST)),
+        Ok(_) if flags & EXCLUSIVE != 0 => Err(NetlinkError::bare(EEXIST)),
         Ok(name) => carrying.change_link(&link(name)),
         Err(_) if flags & CREATE != 0 => {
             let name = request.name.filter(|name| uxfrm_link::is_name(name));
-            carrying.add_link(&link(name.ok_or(Refusal::bare(EINVAL))?))
+            carrying.add_link(&link(name.ok_or(NetlinkError::bare(EINVAL))?))
         }
         Err(refusal) => Err(refusal),
     }
 }
 
 /// The tunnel that a request is about.
-fn name_of(carrying: &TunnelService, request: &LinkRequest) -> Result<String, Refusal> {
+fn name_of(carrying: &TunnelService, request: &LinkRequest) -> Result<String, NetlinkError> {
     let is_meant = |name: &str, index: u32| match &request.name {
         Some(wanted) if request.index == 0 => wanted == name,
         Some(_) | None => request.index == index,
@@ -77,16 +81,16 @@ fn name_of(carrying: &TunnelService, request: &LinkRequest) -> Result<String, Re
         .as_ref()
         .filter(|name| Rtnetlink::open().and_then(|mut rtnetlink| rtnetlink.link(name)).is_ok());
     Err(match others {
-        Some(_) => Refusal::new(EOPNOTSUPP, "This interface is no tunnel of uxfrm"),
-        None => Refusal::bare(ENODEV),
+        Some(_) => NetlinkError::new(EOPNOTSUPP, "This interface is no tunnel of uxfrm"),
+        None => NetlinkError::bare(ENODEV),
     })
 }
 
 /// What is told of a tunnel.
-fn body(carrying: &TunnelService, name: &str) -> Result<Vec<u8>, Refusal> {
+fn body(carrying: &TunnelService, name: &str) -> Result<Vec<u8>, NetlinkError> {
     let index = carrying.index_of(name)?;
-    let tunnel = carrying.tunnels.named(name).ok_or(Refusal::bare(ENODEV))?;
+    let tunnel = carrying.tunnels.named(name).ok_or(NetlinkError::bare(ENODEV))?;
     let mut rtnetlink = Rtnetlink::open().map_err(error::of_rtnetlink)?;
-    let device = Device(rtnetlink.link_body(index).map_err(error::of_rtnetlink)?);
+    let device = KernelLink(rtnetlink.link_body(index).map_err(error::of_rtnetlink)?);
     Ok(device.with(tunnel.config(), &counters::of_link(carrying, name)))
 }

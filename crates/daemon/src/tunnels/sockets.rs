@@ -6,17 +6,19 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use uxfrm_io::rtnetlink::Chosen;
+use uxfrm_io::rtnetlink::RouteLookup;
 use uxfrm_io::{
-    Fitted, Port, Raw, RawOptions, Rtnetlink, Tun, TunOptions, Udp, UdpOptions,
-    absent::{Absent, is_absent},
+    Port, Raw, RawOptions, Rtnetlink, SegmentingPort, Tun, TunOptions, Udp, UdpOptions,
+    absent::{MissingIpPort, is_missing},
     random,
 };
 use uxfrm_link::{Admin, TunnelLink};
-use uxfrm_netlink::Refusal;
+use uxfrm_netlink::NetlinkError;
 use uxfrm_packet::{Protocol, Version};
-use uxfrm_runtime::{Route, egress};
-use uxfrm_tunnel::{Config, Port as ReceivePort, PortIdentity, Tunnel, ports::ZeroChecksum6};
+use uxfrm_runtime::{TunnelRoute, egress};
+use uxfrm_tunnel::{
+    DecapPort as ReceivePort, PortIdentity, Tunnel, TunnelConfig, ports::ZeroChecksum6,
+};
 
 use super::{error, per_address_sockets::WildcardPort};
 use crate::{
@@ -37,8 +39,8 @@ pub(super) fn route(
     tunnel: Arc<Tunnel>,
     mtu: Option<u16>,
     rtnetlink: &mut Rtnetlink,
-) -> Result<Route, Refusal> {
-    let Config { local, remote, .. } = *tunnel.config();
+) -> Result<TunnelRoute, NetlinkError> {
+    let TunnelConfig { local, remote, .. } = *tunnel.config();
     let way = if remote.is_unspecified() { None } else { way(local, remote, rtnetlink) };
     let path_mtu =
         way.as_ref().map_or(USUAL_MTU, |way| usize::try_from(way.mtu).unwrap_or(USUAL_MTU));
@@ -48,19 +50,19 @@ pub(super) fn route(
     };
     if local.is_unspecified() && needs_local(tunnel.config()) {
         let text = format!("no way leads to {remote}, so the tunnel needs a local address");
-        return Err(Refusal { errno: UNREACHABLE, text: Some(text.into()), offset: None });
+        return Err(NetlinkError { errno: UNREACHABLE, text: Some(text.into()), offset: None });
     }
     let device_mtu = mtu.map_or_else(|| tunnel.device_mtu(path_mtu), usize::from);
     let [a, b, c, d, e, f, g, h, ..] =
         random::seed().map_err(|error| error::of_system(&error, "a source of random numbers"))?;
     let seed = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
     let egress = egress((path_mtu, device_mtu), seed, local_ports::range());
-    Ok(Route { tunnel, local, egress })
+    Ok(TunnelRoute { tunnel, local, egress })
 }
 
 /// The way from an address, or from the one that the kernel chooses: what protects packets may lead
 /// those of the address another way, which takes less.
-fn way(local: IpAddr, remote: IpAddr, rtnetlink: &mut Rtnetlink) -> Option<Chosen> {
+fn way(local: IpAddr, remote: IpAddr, rtnetlink: &mut Rtnetlink) -> Option<RouteLookup> {
     let chosen = rtnetlink.route_to(remote, 0).ok();
     let source = if local.is_unspecified() { chosen?.source } else { Some(local) };
     rtnetlink.route_between(source, remote, 0).ok().or(chosen)
@@ -68,16 +70,16 @@ fn way(local: IpAddr, remote: IpAddr, rtnetlink: &mut Rtnetlink) -> Option<Chose
 
 /// Whether the kernel can't fill in the source address: IPv6 headers have no such thing, and a UDP
 /// checksum covers it.
-fn needs_local(config: &Config) -> bool {
+fn needs_local(config: &TunnelConfig) -> bool {
     !config.remote.is_unspecified() && (config.udp.is_some() || config.kind.outer() == Version::V6)
 }
 
 /// A tunnel's TUN, and its index. It is up only where that is said, as the kernel's.
 pub(super) fn tun(
     link: &TunnelLink,
-    route: &Route,
+    route: &TunnelRoute,
     rtnetlink: &mut Rtnetlink,
-) -> Result<(Box<dyn Port>, u32), Refusal> {
+) -> Result<(Box<dyn Port>, u32), NetlinkError> {
     let tun = Tun::open(&TunOptions::new(&link.name))
         .map_err(|error| error::of_system(&error, &format!("the TUN {}", link.name)))?;
     // A link-local address would make the kernel send neighbour and router solicitations into the
@@ -90,16 +92,16 @@ pub(super) fn tun(
     // Also while another process of the gateway takes over.
     rtnetlink.set_queue_length(index, QUEUE).map_err(error::of_rtnetlink)?;
     adjust(index, route, link.admin, rtnetlink)?;
-    Ok((Box::new(Fitted::new(tun)), index))
+    Ok((Box::new(SegmentingPort::new(tun)), index))
 }
 
 /// Gives a tunnel's interface its MTU, and sets it up or down where that is said.
 pub(super) fn adjust(
     index: u32,
-    route: &Route,
+    route: &TunnelRoute,
     admin: Option<Admin>,
     rtnetlink: &mut Rtnetlink,
-) -> Result<(), Refusal> {
+) -> Result<(), NetlinkError> {
     let mtu = u32::try_from(route.egress.device_mtu).unwrap_or(u32::MAX).min(u32::from(u16::MAX));
     rtnetlink.set_mtu(index, mtu).map_err(error::of_rtnetlink)?;
     let path_mtu = u32::try_from(route.egress.path_mtu).unwrap_or(u32::MAX);
@@ -112,7 +114,7 @@ pub(super) fn adjust(
 }
 
 /// The socket of a receive port.
-pub(super) fn datagrams(port: &ReceivePort) -> Result<Udp, Refusal> {
+pub(super) fn datagrams(port: &ReceivePort) -> Result<Udp, NetlinkError> {
     let identity = &port.identity;
     let local = match identity.local {
         // A link-local address is one of its device's.
@@ -129,7 +131,10 @@ pub(super) fn datagrams(port: &ReceivePort) -> Result<Udp, Refusal> {
 
 /// The socket of a receive port, or of one at a single address, that another process has had until
 /// now.
-pub(super) fn taken_datagrams(identity: &PortIdentity, socket: OwnedFd) -> Result<Udp, Refusal> {
+pub(super) fn taken_datagrams(
+    identity: &PortIdentity,
+    socket: OwnedFd,
+) -> Result<Udp, NetlinkError> {
     let local = SocketAddr::new(identity.local, identity.port);
     let options = UdpOptions { device: identity.device, ..UdpOptions::new(local) };
     Udp::of_socket(socket, &options).map_err(|error| error::bare(&error))
@@ -162,7 +167,7 @@ fn allow(port: &ReceivePort, socket: &Udp) -> io::Result<()> {
 }
 
 /// A socket for whole packets of a protocol.
-pub(super) fn raw(version: Version, protocol: Protocol) -> Result<Box<dyn Port>, Refusal> {
+pub(super) fn raw(version: Version, protocol: Protocol) -> Result<Box<dyn Port>, NetlinkError> {
     raw_of(version, protocol, Raw::open)
 }
 
@@ -171,7 +176,7 @@ pub(super) fn taken_raw(
     version: Version,
     protocol: Protocol,
     socket: OwnedFd,
-) -> Result<Box<dyn Port>, Refusal> {
+) -> Result<Box<dyn Port>, NetlinkError> {
     raw_of(version, protocol, |options| Raw::receiving(socket, options))
 }
 
@@ -179,10 +184,10 @@ fn raw_of(
     version: Version,
     protocol: Protocol,
     open: impl FnOnce(&RawOptions) -> io::Result<Raw>,
-) -> Result<Box<dyn Port>, Refusal> {
+) -> Result<Box<dyn Port>, NetlinkError> {
     let open = || -> io::Result<Box<dyn Port>> {
-        if is_absent(version) {
-            return Ok(Box::new(Absent::new()?));
+        if is_missing(version) {
+            return Ok(Box::new(MissingIpPort::new()?));
         }
         Ok(Box::new(open(&RawOptions { protocol, ..RawOptions::new(version) })?))
     };
@@ -191,6 +196,6 @@ fn raw_of(
 }
 
 /// A socket for whole packets that leave.
-pub(super) fn sending(version: Version) -> Result<Box<dyn Port>, Refusal> {
+pub(super) fn sending(version: Version) -> Result<Box<dyn Port>, NetlinkError> {
     raw(version, SENDS_ONLY)
 }

@@ -3,8 +3,8 @@
 use anyhow::{Context as _, anyhow, bail, ensure};
 use nix::net::if_::if_nametoindex;
 use uxfrm_io::text_file;
-use uxfrm_link::{Admin, Command, Fou, FouPort, Link, TunnelLink};
-use uxfrm_tunnel::{Port, PortRequest, Ports, Tunnel, Tunnels};
+use uxfrm_link::{Admin, FouAction, FouPort, LinkAction, TunnelCommand, TunnelLink};
+use uxfrm_tunnel::{DecapPort, DecapPorts, PortRequest, Tunnel, Tunnels};
 
 use super::{TunnelService, error};
 use crate::{config::Config, ports::workers};
@@ -19,7 +19,7 @@ pub(crate) struct TunnelSpec {
 /// What a line is checked against: the lines before it, and names and ports of the gateway.
 #[derive(Debug)]
 struct SpecContext {
-    ports: Ports,
+    ports: DecapPorts,
     tunnels: Tunnels,
     tun: String,
     udp_ports: Vec<u16>,
@@ -28,7 +28,7 @@ struct SpecContext {
 impl SpecContext {
     fn of(config: &Config) -> Self {
         Self {
-            ports: Ports::default(),
+            ports: DecapPorts::default(),
             tunnels: Tunnels::default(),
             tun: config.host.tun.to_string(),
             udp_ports: workers::numbers(config),
@@ -69,19 +69,19 @@ impl TunnelSpec {
         &self.links
     }
 
-    fn take(&mut self, command: Command, known: &mut SpecContext) -> anyhow::Result<()> {
+    fn take(&mut self, command: TunnelCommand, known: &mut SpecContext) -> anyhow::Result<()> {
         match command {
-            Command::Fou(Fou::Add(port)) => {
+            TunnelCommand::Fou(FouAction::Add(port)) => {
                 let request = on_device(port)?;
                 let number = request.port;
                 ensure!(
                     !known.udp_ports.contains(&number),
                     "UDP port {number} is for ESP in UDP ([wire] udp_ports, and 4500 with a control socket)"
                 );
-                known.ports.add(Port::of(&request)?)?;
+                known.ports.add(DecapPort::of(&request)?)?;
                 self.ports.push(request);
             }
-            Command::Link(Link::Add(link)) => {
+            TunnelCommand::Link(LinkAction::Add(link)) => {
                 ensure!(
                     link.name != known.tun,
                     "{} is the TUN that uxfrm makes ([host] tun)",
@@ -90,8 +90,10 @@ impl TunnelSpec {
                 known.tunnels.add(Tunnel::new(&link.name, link.config.clone())?)?;
                 self.links.push(link);
             }
-            Command::Fou(Fou::Delete(_) | Fou::Show)
-            | Command::Link(Link::Change(_) | Link::Delete { .. } | Link::Show(_)) => {
+            TunnelCommand::Fou(FouAction::Delete(_) | FouAction::Show)
+            | TunnelCommand::Link(
+                LinkAction::Change(_) | LinkAction::Delete { .. } | LinkAction::Show(_),
+            ) => {
                 bail!("a configuration only adds");
             }
         }

@@ -15,7 +15,7 @@ use std::{
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sd_notify::NotifyState;
-use uxfrm_io::link::{Link, Parcel};
+use uxfrm_io::link::{FdMessage, Link};
 
 /// What a gateway tells its supervisor.
 #[derive(Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ fn worded(tag: u8, text: &[u8]) -> Vec<u8> {
 impl Report {
     /// The next one; `None` when the gateway is gone.
     pub(super) fn receive(link: &Link) -> io::Result<Option<Self>> {
-        let Some(Parcel { bytes, .. }) = link.receive_short()? else { return Ok(None) };
+        let Some(FdMessage { bytes, .. }) = link.receive_short()? else { return Ok(None) };
         let (tag, text) = bytes.split_first().ok_or(io::ErrorKind::InvalidData)?;
         let path = || PathBuf::from(OsStr::from_bytes(text));
         Ok(Some(match *tag {
@@ -103,7 +103,7 @@ impl Report {
 impl Order {
     /// The next one; `None` when the supervisor is gone.
     pub(super) fn receive(link: &Link) -> io::Result<Option<Self>> {
-        let Some(Parcel { bytes, descriptors }) = link.receive()? else { return Ok(None) };
+        let Some(FdMessage { bytes, descriptors }) = link.receive()? else { return Ok(None) };
         let (tag, text) = bytes.split_first().ok_or(io::ErrorKind::InvalidData)?;
         let passed = descriptors.into_iter().next().map(Link::of);
         Ok(Some(match (*tag, passed) {

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 use anyhow::{Context as _, bail, ensure};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use uxfrm_control::greeting::Dialect;
-use uxfrm_io::link::{Link, Parcel};
+use uxfrm_io::link::{FdMessage, Link};
 
 use super::{queued_packets::QueuedPackets, sa_progress::SaProgress};
 use crate::{control::SavedSession, devices, protocol::Identity, tunnels};
@@ -185,7 +185,7 @@ pub(super) fn receive_with_descriptors<T: DeserializeOwned>(
     link: &Link,
 ) -> anyhow::Result<(T, Vec<std::os::fd::OwnedFd>)> {
     let parcel = link.receive().context("the other process does not go on")?;
-    let Parcel { bytes, descriptors } = parcel.context("the other process has ended")?;
+    let FdMessage { bytes, descriptors } = parcel.context("the other process has ended")?;
     let step = serde_json::from_slice(&bytes).context("the other process speaks otherwise")?;
     Ok((step, descriptors))
 }

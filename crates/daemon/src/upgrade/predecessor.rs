@@ -11,12 +11,12 @@ use std::{
 
 use anyhow::{Context as _, bail, ensure};
 use uxfrm_engine::{
-    Action, Database, Defaults, DropCounts, DropReason, Event, Moment, PolicyCursor, PolicyEntry,
-    Sa,
+    Action, Database, DefaultActions, DropCounts, DropReason, Event, Moment, PolicyCursor,
+    PolicyEntry, Sa,
 };
 use uxfrm_io::link::Link;
-use uxfrm_netlink::{Datagram, Server};
-use uxfrm_runtime::{Halted, Running};
+use uxfrm_netlink::{NetlinkDatagram, Server};
+use uxfrm_runtime::{PausedWorker, WorkerThread};
 use zeroize::Zeroizing;
 
 use super::{
@@ -110,9 +110,9 @@ pub(crate) struct HandoverSource<'a> {
     pub(crate) fastest: u64,
     /// Those that workers ask for.
     pub(crate) destinations: Vec<IpAddr>,
-    pub(crate) workers: &'a mut Vec<Running>,
+    pub(crate) workers: &'a mut Vec<WorkerThread>,
     /// Who tells workers their ways, and has devices gather frames.
-    pub(crate) resolver: &'a mut Option<Running>,
+    pub(crate) resolver: &'a mut Option<WorkerThread>,
     pub(crate) events: &'a Receiver<Event>,
     /// Events that are to be told.
     pub(crate) device_events: &'a mut Vec<Event>,
@@ -235,12 +235,12 @@ impl Upgrade {
                 return Ok(None);
             }
         };
-        let resolver = source.resolver.take().map(Running::halt).transpose()?.flatten();
+        let resolver = source.resolver.take().map(WorkerThread::pause).transpose()?.flatten();
         let rested = now();
         let mut paused = halt(source.workers)?;
-        link.be_patient_for(REST)?;
+        link.set_timeout(REST)?;
         let told = pause_carriers(&mut source, &mut paused)
-            .inspect(|()| paused.iter_mut().for_each(Halted::lay_down))
+            .inspect(|()| paused.iter_mut().for_each(PausedWorker::save_state))
             .and_then(|()| finish(link, &mut source, &prepared, &paused, rested));
         let supervisor = self.supervisor.as_ref().context(Obstacle::NoSupervisor.text())?;
         // One that was not told all is not waited for.
@@ -248,8 +248,8 @@ impl Upgrade {
         let patience = told.as_ref().map_or(Duration::ZERO, |()| REST + REST_OF_A_STATE * states);
         supervisor.await_end(patience).context("the supervisor has ended")?;
         source.devices.resume()?;
-        *source.workers = paused.into_iter().map(Halted::resume).collect::<Result<_, _>>()?;
-        *source.resolver = resolver.map(Halted::resume).transpose()?;
+        *source.workers = paused.into_iter().map(PausedWorker::resume).collect::<Result<_, _>>()?;
+        *source.resolver = resolver.map(PausedWorker::resume).transpose()?;
         source.tunnels.resume()?;
         let why = told.err().map_or_else(
             || "the other process did not take over".to_owned(),
@@ -268,7 +268,7 @@ impl OngoingUpgrade {
 /// Why a successor that has ended could not take over, where it said so: its end may be heard of
 /// first.
 fn last_word(link: &Link) -> Option<String> {
-    link.be_patient_for(LAST_WORD).ok()?;
+    link.set_timeout(LAST_WORD).ok()?;
     let hello: Hello = manifest::receive(link).ok()?;
     Some(hello.suits(std::iter::empty()).err()?.to_string())
 }
@@ -301,11 +301,11 @@ fn devices(config: &Config) -> Vec<String> {
     of_inline.chain(config.wire.af_xdp.iter().map(ToString::to_string)).collect()
 }
 
-type States = [(Arc<Sa>, Datagram)];
+type States = [(Arc<Sa>, NetlinkDatagram)];
 
 /// States as the successor was told of them.
 struct Prepared {
-    states: Vec<(Arc<Sa>, Datagram)>,
+    states: Vec<(Arc<Sa>, NetlinkDatagram)>,
     carried: Vec<SaProgress>,
     /// Whether it takes packets that wait for states.
     takes_waiting: bool,
@@ -318,13 +318,13 @@ fn prepare(
     link: &Link,
     source: &mut HandoverSource<'_>,
 ) -> anyhow::Result<Prepared> {
-    link.be_patient_for(STEP)?;
+    link.set_timeout(STEP)?;
     let hello: Hello = manifest::receive(link)?;
     source.descriptors.keep("control", source.control.listener())?;
     let beside = Beside { tunnels: source.tunnels.portray()?, devices: source.devices.portray()? };
     let there = [(beside.tunnels.is_some(), TUNNELS), (beside.devices.is_some(), DEVICES)];
     hello.suits(there.into_iter().filter_map(|(is_there, what)| is_there.then_some(what)))?;
-    let states = source.server.portray_states(source.database);
+    let states = source.server.export_states(source.database);
     let carried = carry(&states);
     let told = answer_all(client, link, source, beside, (&states, &carried));
     // One that has refused has ended perhaps before it was told all.
@@ -345,7 +345,10 @@ struct Beside {
 
 /// What is beside the workers rests as they do. What was on its way between workers and devices has
 /// left, or is with the host.
-fn pause_carriers(source: &mut HandoverSource<'_>, paused: &mut [Halted]) -> anyhow::Result<()> {
+fn pause_carriers(
+    source: &mut HandoverSource<'_>,
+    paused: &mut [PausedWorker],
+) -> anyhow::Result<()> {
     source.tunnels.rest()?;
     source.devices.rest()?;
     devices::drain(source.devices, paused);
@@ -393,7 +396,7 @@ fn answer_all(
         devices,
     };
     link.send(&serde_json::to_vec(&whole)?, &fds).context("the other process went away")?;
-    let others = server.portray_others(database);
+    let others = server.export_others(database);
     send_messages(link, states.iter().map(|(_, datagram)| datagram).chain(&others))
 }
 
@@ -402,7 +405,7 @@ fn finish(
     link: &Link,
     source: &mut HandoverSource<'_>,
     Prepared { states, carried, takes_waiting }: &Prepared,
-    paused: &[Halted],
+    paused: &[PausedWorker],
     rested: Moment,
 ) -> anyhow::Result<()> {
     source.database.update_all_counts();
@@ -449,7 +452,7 @@ pub(super) fn finals(
 /// Several in a parcel, none in two; an empty one is the last. The keys in them are wiped.
 fn send_messages<'a>(
     link: &Link,
-    messages: impl Iterator<Item = &'a Datagram>,
+    messages: impl Iterator<Item = &'a NetlinkDatagram>,
 ) -> anyhow::Result<()> {
     let mut parcel = Zeroizing::new(Vec::with_capacity(2 * PARCEL));
     let send = |parcel: &mut Vec<u8>| {
@@ -473,12 +476,12 @@ fn send_messages<'a>(
 pub(super) fn policies(database: &Database) -> impl Iterator<Item = &Arc<PolicyEntry>> {
     let all = database.policies_from(PolicyCursor::default());
     let mut all: Vec<_> = all.map(|(_, entry)| entry).collect();
-    all.sort_by_key(|entry| entry.place().age());
+    all.sort_by_key(|entry| entry.precedence().insertion_seq());
     all.into_iter()
 }
 
-fn blocks(defaults: Defaults) -> [bool; 3] {
-    let Defaults { inbound, forward, outbound } = defaults;
+fn blocks(defaults: DefaultActions) -> [bool; 3] {
+    let DefaultActions { inbound, forward, outbound } = defaults;
     [inbound, forward, outbound].map(|action| action == Action::Block)
 }
 
@@ -492,8 +495,8 @@ pub(super) fn client_name(place: usize) -> String {
 }
 
 /// Lets all workers finish their batches; their packets wait in the kernel's queues from now on.
-fn halt(workers: &mut Vec<Running>) -> anyhow::Result<Vec<Halted>> {
-    let paused = workers.drain(..).map(Running::halt).collect::<Result<Vec<_>, _>>()?;
+fn halt(workers: &mut Vec<WorkerThread>) -> anyhow::Result<Vec<PausedWorker>> {
+    let paused = workers.drain(..).map(WorkerThread::pause).collect::<Result<Vec<_>, _>>()?;
     Ok(paused.into_iter().flatten().collect())
 }
 
@@ -514,7 +517,7 @@ mod tests {
     #[test]
     fn link_while_workers_rest_waits_for_slow_successor_and_not_for_ended_one() {
         let (here, there) = Link::pair().unwrap();
-        here.be_patient_for(REST).unwrap();
+        here.set_timeout(REST).unwrap();
         let slow = std::thread::spawn(move || {
             // Longer than once was enough.
             std::thread::sleep(Duration::from_millis(2500));

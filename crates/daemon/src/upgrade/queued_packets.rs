@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use uxfrm_engine::WaitingPacket;
 use uxfrm_packet::{Checksum, PacketBuf, Segments};
-use uxfrm_runtime::Halted;
+use uxfrm_runtime::PausedWorker;
 
 /// Bytes that pass while no worker runs: what one worker lets wait at the most.
 const MOST: usize = 8 << 20;
@@ -48,8 +48,8 @@ enum ChecksumHandover {
 
 impl QueuedPackets {
     /// What waits with workers that rest, and its bytes.
-    pub(super) fn of(paused: &[Halted]) -> (Self, Vec<u8>) {
-        let waiting = paused.iter().map(Halted::portray_waiting).enumerate();
+    pub(super) fn of(paused: &[PausedWorker]) -> (Self, Vec<u8>) {
+        let waiting = paused.iter().map(PausedWorker::copy_waiting).enumerate();
         Self::of_each(
             waiting.flat_map(|(worker, waiting)| {
                 waiting.into_iter().map(move |packet| (worker, packet))
@@ -61,7 +61,7 @@ impl QueuedPackets {
         waiting: impl Iterator<Item = (usize, WaitingPacket)>,
     ) -> (Self, Vec<u8>) {
         let (mut all, mut bytes) = (Self::default(), Vec::new());
-        for (worker, WaitingPacket { packet, count, longest }) in waiting {
+        for (worker, WaitingPacket { packet, count, longest_fragment: longest }) in waiting {
             if bytes.len() + packet.len() > MOST {
                 all.left += count as u64;
                 continue;
@@ -95,7 +95,8 @@ impl QueuedPackets {
             let mut packet = PacketBuf::from_slice(first);
             (packet.mark, packet.if_id) = (passed.mark, passed.if_id);
             (packet.segments, packet.checksum) = (passed.segments.into(), passed.checksum.into());
-            let waiting = WaitingPacket { packet, count: passed.count, longest: passed.longest };
+            let waiting =
+                WaitingPacket { packet, count: passed.count, longest_fragment: passed.longest };
             match all.last_mut() {
                 Some((worker, packets)) if *worker == passed.worker => packets.push(waiting),
                 Some(_) | None => all.push((passed.worker, vec![waiting])),
@@ -111,7 +112,7 @@ impl From<Segments> for SegmentsHandover {
             Segments::One => Self::One,
             Segments::Tcp { mss } => Self::Tcp(mss),
             Segments::Udp { size } => Self::Udp(size),
-            Segments::Train { stride } => Self::Train(stride),
+            Segments::Burst { stride } => Self::Train(stride),
         }
     }
 }
@@ -122,7 +123,7 @@ impl From<SegmentsHandover> for Segments {
             SegmentsHandover::One => Self::One,
             SegmentsHandover::Tcp(mss) => Self::Tcp { mss },
             SegmentsHandover::Udp(size) => Self::Udp { size },
-            SegmentsHandover::Train(stride) => Self::Train { stride },
+            SegmentsHandover::Train(stride) => Self::Burst { stride },
         }
     }
 }
@@ -156,7 +157,7 @@ mod tests {
         packet.segments = segments;
         packet.checksum = Checksum::Partial { start: 20, offset: 16 };
         (packet.mark, packet.if_id) = (5, 6);
-        WaitingPacket { packet, count: 3, longest: Some(9) }
+        WaitingPacket { packet, count: 3, longest_fragment: Some(9) }
     }
 
     #[test]
@@ -174,7 +175,7 @@ mod tests {
             all.iter().map(|(worker, packets)| (*worker, packets.len())).collect();
         assert_eq!(workers, [(0, 2), (3, 1)]);
         let expected = waiting(65_000, Segments::Udp { size: 1200 });
-        let WaitingPacket { packet, count, longest } = &all[1].1[0];
+        let WaitingPacket { packet, count, longest_fragment: longest } = &all[1].1[0];
         assert_eq!(packet.bytes(), expected.packet.bytes());
         assert_eq!(
             (packet.segments, packet.checksum),

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use uxfrm_engine::{Database, Defaults, Event, Sa, WaitingPacket};
-use uxfrm_netlink::{Datagram, Server};
+use uxfrm_engine::{Database, DefaultActions, Event, Sa, WaitingPacket};
+use uxfrm_netlink::{NetlinkDatagram, Server};
 
 use super::{
     predecessor::{carry, finals, places, policies},
@@ -18,14 +18,14 @@ use crate::{
 
 /// What the predecessor has told, and knows that it has.
 pub(crate) struct Told {
-    states: Vec<(Arc<Sa>, Datagram)>,
+    states: Vec<(Arc<Sa>, NetlinkDatagram)>,
     carried: Vec<SaProgress>,
     /// Messages as they pass, and the JSON beside them.
     messages: Vec<Vec<u8>>,
     json: Vec<u8>,
     fastest: u64,
     /// Places of what files made, and what they made the default.
-    of_files: (Vec<usize>, Vec<usize>, Defaults),
+    of_files: (Vec<usize>, Vec<usize>, DefaultActions),
 }
 
 /// What the successor has made of it.
@@ -48,9 +48,9 @@ impl Told {
         written: &FileOwned,
         fastest: u64,
     ) -> Self {
-        let states = server.portray_states(database);
+        let states = server.export_states(database);
         let carried = carry(&states);
-        let others = server.portray_others(database);
+        let others = server.export_others(database);
         let messages = states.iter().map(|(_, datagram)| datagram).chain(&others);
         let messages = messages.map(|datagram| datagram.bytes().to_vec()).collect();
         let json = serde_json::to_vec(&carried).unwrap();
@@ -108,7 +108,7 @@ impl Restored {
         database: &mut Database,
     ) -> anyhow::Result<Vec<(usize, Vec<WaitingPacket>)>> {
         go_on_from(&self.states, serde_json::from_slice(&finals.states)?, database)?;
-        database.share_numbers();
+        database.push_sequence_limits();
         let waiting: QueuedPackets = serde_json::from_slice(&finals.waiting)?;
         Ok(waiting.with(&finals.bytes))
     }

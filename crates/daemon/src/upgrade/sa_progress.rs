@@ -5,8 +5,8 @@ use std::{num::NonZeroU32, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use uxfrm_engine::{
-    Counters, Database, Error, Failures, History, IvPrefix, Lifecycle, Moment, Sa, Thresholds,
-    UsageCounters,
+    AeventThresholds, Counters, Database, Error, IvPrefix, Lifecycle, Moment, Sa, SaFailures,
+    SaHistory, UsageCounters,
 };
 
 use crate::reconcile::sequences::Reserved;
@@ -47,8 +47,8 @@ pub(super) enum SoftLimit {
 impl SaProgress {
     pub(super) fn of(sa: &Sa, limit: SoftLimit) -> Self {
         let (usage, received) = (sa.usage(), sa.highest_received());
-        let Failures { replay_window, replay, integrity_failed } = usage.failures();
-        let Thresholds { packets, time } = sa.thresholds();
+        let SaFailures { replay_window, replay, integrity_failed } = usage.failures();
+        let AeventThresholds { packets, time } = sa.thresholds();
         let sent = sa.sequence().last();
         let upper = upper_half(sent);
         let uppers = [Some(0), Some(upper), upper.checked_add(1)];
@@ -117,10 +117,10 @@ impl SaProgress {
         let (id, mark) = (sa.id(), sa.config().mark);
         database.apply(now, |change| change.set_counters(id, mark, counters))?;
         let [replay_window, replay, integrity_failed] = self.failures;
-        let failures = Failures { replay_window, replay, integrity_failed };
+        let failures = SaFailures { replay_window, replay, integrity_failed };
         let lifecycle = if self.dying { Lifecycle::Dying } else { Lifecycle::Valid };
         let last_used = self.last_used.map(Moment);
-        database.set_history(sa, History { failures, last_used, lifecycle });
+        database.set_history(sa, SaHistory { failures, last_used, lifecycle });
         Ok(())
     }
 }

@@ -3,9 +3,11 @@
 use std::{fmt::Display, net::IpAddr, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, bail, ensure};
-use uxfrm_engine::{Action, Database, Defaults, DropReason, Drops, Moment, Sa, WaitingPacket};
+use uxfrm_engine::{
+    Action, Database, DefaultActions, DropReason, Drops, Moment, Sa, WaitingPacket,
+};
 use uxfrm_io::link::Link;
-use uxfrm_netlink::{Messages, Restored};
+use uxfrm_netlink::{NetlinkMessages, RestoredItem};
 
 use super::{
     Answer, RELEASE,
@@ -44,7 +46,7 @@ impl Successor {
     /// # Errors
     /// When it does not answer, or the two do not suit.
     pub(crate) fn ask(link: Link, config: &Config) -> anyhow::Result<(Self, DescriptorStore)> {
-        link.be_patient_for(STEP)?;
+        link.set_timeout(STEP)?;
         manifest::send(&link, &hello(None))?;
         let (manifest, descriptors): (Manifest, Vec<OwnedFd>) = receive_with_descriptors(&link)?;
         ensure!(
@@ -113,7 +115,7 @@ impl Successor {
     /// What of it files made.
     pub(crate) fn written(&self, database: &Database) -> FileOwned {
         let [inbound, forward, outbound] = self.manifest.blocks_of_files.map(action);
-        let defaults = Defaults { inbound, forward, outbound };
+        let defaults = DefaultActions { inbound, forward, outbound };
         let (states, policies) = (&self.manifest.states_of_files, &self.manifest.policies_of_files);
         written(&self.states, (states, policies, defaults), database)
     }
@@ -209,7 +211,7 @@ impl Successor {
         devices.go_on_from(&finals.devices);
         if !devices.is_empty() {
             // Upper halves of numbers may have begun since, and with them IV prefixes.
-            database.share_numbers();
+            database.push_sequence_limits();
         }
         in_charge()?;
         Ok(TakenOver {
@@ -245,11 +247,12 @@ pub(crate) struct TakenOver {
 /// What files made, by places among the states and policies that were told.
 pub(super) fn written(
     all: &[Arc<Sa>],
-    (states, ages, defaults): (&[usize], &[usize], Defaults),
+    (states, ages, defaults): (&[usize], &[usize], DefaultActions),
     database: &Database,
 ) -> FileOwned {
-    let states = states.iter().filter_map(|place| all.get(*place)).map(|sa| sa.turn());
-    let policies: Vec<_> = policies(database).map(|entry| entry.place().age()).collect();
+    let states = states.iter().filter_map(|place| all.get(*place)).map(|sa| sa.insertion_seq());
+    let policies: Vec<_> =
+        policies(database).map(|entry| entry.precedence().insertion_seq()).collect();
     let ages = ages.iter().filter_map(|place| policies.get(*place).copied());
     FileOwned::restored(states, ages, defaults)
 }
@@ -277,7 +280,7 @@ pub(super) fn restore(
         let text = refusal.text.unwrap_or_default();
         anyhow::anyhow!("a state or policy is refused: {text} (errno {})", refusal.errno)
     })?;
-    let Restored::State(sa) = restored else { return Ok(None) };
+    let RestoredItem::State(sa) = restored else { return Ok(None) };
     let carried = carried.next().context("a state more than was told")?;
     carried.resume(&sa, database, now())?;
     Ok(Some(sa))
@@ -324,7 +327,7 @@ fn hello(refused: Option<String>) -> Hello {
 /// The messages of a parcel, each by itself.
 fn messages(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
-        let message = Messages::of(bytes).next()?;
+        let message = NetlinkMessages::of(bytes).next()?;
         let length = usize::try_from(message.header.len).ok()?.next_multiple_of(4);
         let (first, rest) = bytes.split_at_checked(length)?;
         bytes = rest;

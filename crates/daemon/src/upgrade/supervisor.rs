@@ -135,7 +135,7 @@ pub fn supervise(launch: Launch) -> anyhow::Result<ExitCode> {
 
 fn start(program: &Path, launch: &Launch, order: &Order) -> io::Result<Gateway> {
     let (ours, theirs) = Link::pair()?;
-    ours.be_patient_for(PATIENCE)?;
+    ours.set_timeout(PATIENCE)?;
     order.send(&ours)?;
     let own = std::process::id().to_string();
     let process = Command::new(program)

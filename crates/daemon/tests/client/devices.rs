@@ -2,17 +2,19 @@
 
 use uxfrm_engine::{DeviceId, Direction, Moment, Offload, OffloadKind, SaConfig};
 use uxfrm_offload::dev::{
-    self, Answer, Command, DeviceReport, ProfileChoice, Setting, StateReport,
+    self, DevAnswer, DevCommand, DeviceReport, ProfileChoice, Setting, StateReport,
 };
-use uxfrm_offload::{Device as _, Fault, FunctionId, Link, ModelNic, NicSetup, Profile, Trust};
+use uxfrm_offload::{
+    Device as _, Fault, FunctionId, LinkState, ModelNic, NicSetup, Profile, Trust,
+};
 use uxfrm_packet::Pool;
-use uxfrm_testkit::{Way, Wrapping};
+use uxfrm_testkit::{IpsecSetup, PairDirection};
 
 /// Bytes as lines, each a command as the gateway gets it, or its words as a user says them.
 pub(super) fn commands(bytes: &[u8]) {
     let mut nic = nic(Profile::by_name("niantic").expect("it is shipped"));
     for line in bytes.split(|byte| *byte == b'\n').take(64) {
-        let command = match serde_json::from_slice::<Command>(line) {
+        let command = match serde_json::from_slice::<DevCommand>(line) {
             Ok(command) => Some(command),
             Err(_) => str::from_utf8(line).ok().and_then(spoken),
         };
@@ -22,52 +24,54 @@ pub(super) fn commands(bytes: &[u8]) {
 }
 
 /// What words mean, which the gateway hears as it was meant.
-fn spoken(line: &str) -> Option<Command> {
+fn spoken(line: &str) -> Option<DevCommand> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let command = dev::command(&words).ok()?;
     let written = serde_json::to_vec(&command).expect("a command is JSON");
-    assert_eq!(serde_json::from_slice::<Command>(&written).ok().as_ref(), Some(&command));
+    assert_eq!(serde_json::from_slice::<DevCommand>(&written).ok().as_ref(), Some(&command));
     Some(command)
 }
 
-fn carry_out(command: Command, nic: &mut ModelNic) {
+fn carry_out(command: DevCommand, nic: &mut ModelNic) {
     match command {
-        Command::Add(addition) => match addition.profile {
+        DevCommand::Add(addition) => match addition.profile {
             ProfileChoice::Named(name) => drop(Profile::by_name(&name)),
             ProfileChoice::Text(text) => profile(text.as_bytes()),
         },
-        Command::Set { settings, .. } => settings.into_iter().for_each(|setting| match setting {
-            Setting::Link(word) => nic.set_link(Link::from(word), &mut Pool::new()),
-            Setting::Trust { vf, trusted } => {
-                let trust = if trusted { Trust::Trusted } else { Trust::Untrusted };
-                nic.set_trust(FunctionId::of_virtual(vf), trust);
-            }
-            Setting::Fault(words) => {
-                if let Ok(fault) = words.parse::<Fault>() {
-                    nic.inject(fault);
+        DevCommand::Set { settings, .. } => {
+            settings.into_iter().for_each(|setting| match setting {
+                Setting::Link(word) => nic.set_link(LinkState::from(word), &mut Pool::new()),
+                Setting::Trust { vf, trusted } => {
+                    let trust = if trusted { Trust::Trusted } else { Trust::Untrusted };
+                    nic.set_trust(FunctionId::of_virtual(vf), trust);
                 }
-            }
-        }),
-        Command::Flow { rule, .. } => {
+                Setting::Fault(words) => {
+                    if let Ok(fault) = words.parse::<Fault>() {
+                        nic.inject(fault);
+                    }
+                }
+            })
+        }
+        DevCommand::Flow { rule, .. } => {
             if let Ok(rule) = rule.parse() {
                 let _ = nic.change_rule(rule);
             }
         }
-        Command::Delete(_) | Command::Show { .. } | Command::Events(_) => {}
+        DevCommand::Delete(_) | DevCommand::Show { .. } | DevCommand::Events(_) => {}
     }
 }
 
 /// Bytes as an answer, which is printed.
 pub(super) fn answers(bytes: &[u8]) {
-    let Ok(answer) = serde_json::from_slice::<Answer>(bytes) else { return };
+    let Ok(answer) = serde_json::from_slice::<DevAnswer>(bytes) else { return };
     match &answer {
-        Answer::Device(report) => drop(report.to_string()),
-        Answer::States(states) => states.iter().for_each(|state| drop(state.to_string())),
-        Answer::Event(event) => drop(event.to_string()),
-        Answer::Text(_) | Answer::Rule(_) | Answer::Done | Answer::Refused { .. } => {}
+        DevAnswer::Device(report) => drop(report.to_string()),
+        DevAnswer::States(states) => states.iter().for_each(|state| drop(state.to_string())),
+        DevAnswer::Event(event) => drop(event.to_string()),
+        DevAnswer::Text(_) | DevAnswer::Rule(_) | DevAnswer::Done | DevAnswer::Refused { .. } => {}
     }
     let written = serde_json::to_vec(&answer).expect("it was read");
-    assert_eq!(serde_json::from_slice::<Answer>(&written).ok(), Some(answer));
+    assert_eq!(serde_json::from_slice::<DevAnswer>(&written).ok(), Some(answer));
 }
 
 /// Bytes as a device's profile. What it lets in is in its report, and what it refuses has words.
@@ -84,13 +88,13 @@ fn nic(profile: Profile) -> ModelNic {
 }
 
 fn fill(nic: &mut ModelNic) {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     let mut spi = 0x1000;
     for kind in [OffloadKind::Crypto, OffloadKind::Packet] {
         for direction in [Direction::In, Direction::Out] {
             spi += 1;
             let offload = Some(Offload { device: "fuzz0".to_owned(), direction, kind });
-            let state = SaConfig { offload, ..wrapping.sa(Way::Right, spi) };
+            let state = SaConfig { offload, ..wrapping.sa(PairDirection::LeftToRight, spi) };
             let mut function = nic.function(FunctionId::PHYSICAL).expect("the device itself");
             if let Err(refusal) = function.add_state(&state, Moment::from_secs(1)) {
                 let _ = refusal.to_string();
@@ -98,7 +102,7 @@ fn fill(nic: &mut ModelNic) {
         }
     }
     let mut function = nic.function(FunctionId::PHYSICAL).expect("the device itself");
-    let _ = function.add_policy(&wrapping.policy(Direction::Out, Way::Right));
+    let _ = function.add_policy(&wrapping.policy(Direction::Out, PairDirection::LeftToRight));
     report(nic);
 }
 
@@ -106,7 +110,8 @@ fn report(nic: &ModelNic) {
     let mut report = DeviceReport::of(nic, "fuzz0", None, &[]);
     report.states = nic.held().map(StateReport::from).collect();
     assert_eq!(report.states.len(), nic.states().0 + nic.states().1);
-    let written = serde_json::to_vec(&Answer::Device(Box::new(report))).expect("an answer is JSON");
+    let written =
+        serde_json::to_vec(&DevAnswer::Device(Box::new(report))).expect("an answer is JSON");
     answers(&written);
     let _ = nic.debug_text();
 }

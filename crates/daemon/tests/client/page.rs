@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use uxfrm_control::mailbox::{Desk, Found, Heard, Left, Mailbox, Page, ROOM, WORDS};
+use uxfrm_control::mailbox::{
+    ClientPoll, CloseOutcome, Mailbox, MailboxServer, Page, ROOM, ServerPoll, WORDS,
+};
 
 /// Bytes as steps of both ends, three each: which, and a number for it. Lengths stay within the
 /// room that the other end has, and while nobody writes over anything, a request and an answer
@@ -16,7 +18,7 @@ pub(super) fn page(bytes: &[u8]) {
 
 struct Ends {
     page: Box<Page>,
-    desk: Desk,
+    desk: MailboxServer,
     /// What was sent last, while nobody has written over it.
     asked: Option<Vec<u8>>,
     answered: Option<Vec<u8>>,
@@ -26,7 +28,7 @@ struct Ends {
 impl Ends {
     fn new() -> Self {
         let page = Box::new([const { AtomicU64::new(0) }; WORDS]);
-        Self { page, desk: Desk::default(), asked: None, answered: None, honest: true }
+        Self { page, desk: MailboxServer::default(), asked: None, answered: None, honest: true }
     }
 
     fn step(&mut self, which: u8, number: u16) {
@@ -35,8 +37,8 @@ impl Ends {
             0 => self.desk.open(&self.page),
             1 => self.ask(number),
             2 => match self.desk.take(&self.page, &mut room) {
-                Heard::Request(length) => self.check(&room, length, self.asked.as_ref()),
-                Heard::Nothing | Heard::Closed => {}
+                ServerPoll::Request(length) => self.check(&room, length, self.asked.as_ref()),
+                ServerPoll::Nothing | ServerPoll::Closed => {}
             },
             3 => self.answer(number),
             4 => self.collect(),
@@ -45,7 +47,7 @@ impl Ends {
             })),
             6 => self.close(&mut room),
             7 => self.desk.decline(&self.page),
-            8 => Mailbox::new(&self.page).step_aside(),
+            8 => Mailbox::new(&self.page).redirect_to_socket(),
             9 => assert!(Mailbox::new(&self.page).read_answer(&mut room) <= ROOM),
             10 => self.write_over(usize::from(number) % WORDS, u64::from(number >> 9)),
             _ => self.write_over(usize::from(number) % WORDS, u64::MAX - u64::from(number >> 9)),
@@ -70,7 +72,7 @@ impl Ends {
 
     fn collect(&self) {
         let (mailbox, mut room) = (Mailbox::new(&self.page), [0; ROOM]);
-        if mailbox.collect() == Found::Answer {
+        if mailbox.collect() == ClientPoll::Answer {
             let length = mailbox.read_answer(&mut room);
             self.check(&room, length, self.answered.as_ref());
         }
@@ -78,9 +80,9 @@ impl Ends {
 
     fn close(&mut self, room: &mut [u8; ROOM]) {
         match self.desk.close(&self.page, room) {
-            Left::Request(length) => self.check(room, length, self.asked.as_ref()),
-            Left::Answer(length) => self.check(room, length, self.answered.as_ref()),
-            Left::Nothing => {}
+            CloseOutcome::Request(length) => self.check(room, length, self.asked.as_ref()),
+            CloseOutcome::Answer(length) => self.check(room, length, self.answered.as_ref()),
+            CloseOutcome::Nothing => {}
         }
         assert!(!Mailbox::new(&self.page).is_open());
     }

@@ -1,7 +1,7 @@
 //! What the corpus of `client` began with: one of each, as clients say it.
 
-use uxfrm_control::greeting::{Dialect, Greeting, Kind};
-use uxfrm_link::{Command, Fou, Link, wire};
+use uxfrm_control::greeting::{Dialect, Greeting, GreetingKind};
+use uxfrm_link::{FouAction, LinkAction, TunnelCommand, wire};
 use uxfrm_netlink::fou::{CONTROL, FAMILY_ID, PortAttributes};
 
 /// Their names and bytes.
@@ -11,7 +11,7 @@ pub(crate) fn seeds() -> Vec<(String, Vec<u8>)> {
         seeds.push((name.to_owned(), [&[kind][..], bytes].concat()));
     };
     let greeting = Greeting {
-        kind: Kind::Ask,
+        kind: GreetingKind::Ask,
         port: 4711,
         groups: 3,
         options: 1 << 11,
@@ -73,13 +73,13 @@ fn ports() -> Vec<u8> {
     ] {
         let words: Vec<&str> = line.split_whitespace().collect();
         let attributes = match uxfrm_link::command(&words) {
-            Ok(Command::Fou(Fou::Add(port) | Fou::Delete(port))) => {
+            Ok(TunnelCommand::Fou(FouAction::Add(port) | FouAction::Delete(port))) => {
                 wire::port_attributes(&port.request)
             }
             _ => PortAttributes::default(),
         };
         let mut body = Vec::new();
-        attributes.encode(uxfrm_netlink::fou::Command::Get, &mut body);
+        attributes.encode(uxfrm_netlink::fou::FouCommand::Get, &mut body);
         body[0] = command;
         message(FAMILY_ID, flags, &body, &mut datagram);
     }
@@ -99,10 +99,10 @@ fn message(kind: u16, flags: u16, body: &[u8], datagram: &mut Vec<u8>) {
 /// A request behind its length, and a device behind it as the kernel tells of one.
 fn link(line: &str) -> Vec<u8> {
     let words: Vec<&str> = line.split_whitespace().collect();
-    let Ok(Command::Link(Link::Add(link))) = uxfrm_link::command(&words) else {
+    let Ok(TunnelCommand::Link(LinkAction::Add(link))) = uxfrm_link::command(&words) else {
         panic!("{line}: no tunnel");
     };
-    let body = wire::creation(&link);
+    let body = wire::encode_new_link(&link);
     let length = u16::try_from(body.len()).expect("a short request");
     [&length.to_le_bytes()[..], &body, &body].concat()
 }

@@ -21,8 +21,8 @@ use uxfrm_packet::{Version, prefetch_far, prefetch_far_whole};
 
 use super::{Bundle, ChainSas, Deciding, SaChain, TxRecord, resolve_chain, version_of};
 use crate::esp::encap::EncapLayer;
-use crate::events::acquire::Missing;
-use crate::{DropReason, FlowKey, Host, KeyManagers, Moment, Sa, Settings, Snapshot};
+use crate::events::acquire::MissingSa;
+use crate::{DropReason, FlowKey, HostView, KeyManagers, Moment, Sa, Settings, Snapshot};
 use flows::{BundleRef, FlowBundles};
 
 /// What a batch requests of one SA, and the numbers reserved for it.
@@ -95,11 +95,11 @@ pub(crate) struct BundleCache {
     account_of: HashMap<usize, u32, RandomState>,
     /// Generation of the SAs.
     states: u64,
-    host: Option<Arc<Host>>,
+    host: Option<Arc<HostView>>,
     /// Bundles below this index have no removed SA.
     swept: usize,
     /// SAs that the latest resolution did not find.
-    pub(crate) missing: Vec<Missing>,
+    pub(crate) missing: Vec<MissingSa>,
 }
 
 /// Index of a chain's bundle.

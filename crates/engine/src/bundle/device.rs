@@ -4,7 +4,8 @@
 use super::ChainSas;
 use crate::esp::encap::EncapLayer;
 use crate::{
-    Attachment, DropReason, Handover, KeyManagers, Mark, OffloadKind, OutboundQuery, Snapshot, Task,
+    Attachment, DropReason, KeyManagers, Mark, OffloadKind, OffloadOrder, OffloadTask,
+    OutboundQuery, Snapshot,
 };
 
 /// The outermost SA's attachment, if it is offloaded. UDP encapsulation excludes crypto offload:
@@ -26,13 +27,14 @@ pub(super) fn device_of(states: &ChainSas<'_>) -> Result<Option<Attachment>, Dro
 }
 
 /// Handover for packet offload, if no SA has an output mark.
-pub(super) fn plain_handover(device: Attachment, layers: &[EncapLayer]) -> Option<Handover> {
+pub(super) fn plain_handover(device: Attachment, layers: &[EncapLayer]) -> Option<OffloadOrder> {
     let marks = layers.iter().any(|layer| layer.output_mark != Mark::default());
-    (device.kind == OffloadKind::Packet && !marks).then(|| device.over(Task::Protect))
+    (device.kind == OffloadKind::Packet && !marks).then(|| device.over(OffloadTask::Protect))
 }
 
 /// Whether an SA is missing only because it is on another device than the policy, and there is no
 /// key manager to ask.
 pub(super) fn is_on_other_device(snapshot: &Snapshot, query: &OutboundQuery<'_>) -> bool {
-    snapshot.acquires.key_managers == KeyManagers::Absent && snapshot.sad.is_elsewhere(query)
+    snapshot.acquires.key_managers == KeyManagers::Absent
+        && snapshot.sad.exists_on_other_device(query)
 }

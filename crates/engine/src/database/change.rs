@@ -9,13 +9,14 @@ use super::devices::DevicePlace;
 use crate::sa::validate;
 use crate::spd::policy::{PolicyKey, PolicyName};
 use crate::{
-    Action, Attachment, Counters, Defaults, Error, Lifecycle, Mark, Moment, Policy, PolicyEntry,
-    PolicyKind, Position, Sa, SaConfig, SaId, SaMove, SaProtocol, SaTransform, SaWords,
+    Action, Attachment, Counters, DefaultActions, Error, Lifecycle, Mark, Moment, Policy,
+    PolicyEntry, PolicyKind, Sa, SaConfig, SaId, SaMove, SaProgress, SaProtocol, SaTransform,
+    SharedSaConfig,
 };
 
 /// A change under way: workers see all of it at once when [`Database::apply`] returns.
 #[derive(Debug)]
-pub struct Change<'a> {
+pub struct Transaction<'a> {
     pub(super) database: &'a mut Database,
     pub(super) now: Moment,
     pub(super) changed: bool,
@@ -24,7 +25,7 @@ pub struct Change<'a> {
 /// A state, its new configuration, and its attachment.
 type Moved = (Arc<Sa>, SaConfig, Option<Attachment>);
 
-impl Change<'_> {
+impl Transaction<'_> {
     /// `ip xfrm state add` (`XFRM_MSG_NEWSA`). A state without selector gets its own family's,
     /// unless it has `af-unspec`.
     ///
@@ -110,9 +111,9 @@ impl Change<'_> {
         }
         let carried = counters.usage.is_some();
         sa.set_counters(counters, self.now);
-        let position = sa.position();
+        let position = sa.progress();
         let carried = position.carried.filter(|_| carried);
-        self.database.move_on_device(&sa, &Position { carried, ..position });
+        self.database.move_on_device(&sa, &SaProgress { carried, ..position });
         self.database.wake_for(&sa, self.now);
         Ok(sa)
     }
@@ -209,7 +210,7 @@ impl Change<'_> {
     /// many states were lost because a device refused the new one.
     pub fn begin_sas_anew(&mut self) -> usize {
         let mut states: Vec<_> = self.states().cloned().collect();
-        states.sort_unstable_by_key(|sa| sa.turn());
+        states.sort_unstable_by_key(|sa| sa.insertion_seq());
         let mut lost = 0;
         for old in &states {
             let mut config = old.to_config();
@@ -462,12 +463,12 @@ impl Change<'_> {
 
     /// Default actions, with the changes so far.
     #[must_use]
-    pub fn defaults(&self) -> Defaults {
+    pub fn defaults(&self) -> DefaultActions {
         self.database.next.spd.defaults()
     }
 
     /// `ip xfrm policy setdefault` (`XFRM_MSG_SETDEFAULT`).
-    pub fn set_defaults(&mut self, defaults: Defaults) {
+    pub fn set_defaults(&mut self, defaults: DefaultActions) {
         if self.defaults() == defaults {
             return;
         }
@@ -491,8 +492,11 @@ impl Change<'_> {
         Ok(config)
     }
 
-    fn words(&mut self, config: &SaConfig) -> Arc<SaWords> {
+    fn words(&mut self, config: &SaConfig) -> Arc<SharedSaConfig> {
         let Database { interner, backend, keeper, .. } = &mut *self.database;
-        interner.share(SaWords { keeper: keeper.clone(), ..SaWords::of(config, *backend) })
+        interner.share(SharedSaConfig {
+            keeper: keeper.clone(),
+            ..SharedSaConfig::of(config, *backend)
+        })
     }
 }

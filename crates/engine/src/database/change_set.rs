@@ -6,7 +6,7 @@ use crate::{PolicyEntry, Sa};
 
 /// Changes since the last [`Database::take_changes`](super::Database::take_changes).
 #[derive(Clone, Debug, Default)]
-pub struct Changes {
+pub struct ChangeSet {
     /// Added states. They hand out no number before some are reserved
     /// ([`Sequence::reserve`](crate::Sequence::reserve)).
     pub added: Vec<Arc<Sa>>,
@@ -38,7 +38,7 @@ pub enum PolicyChange {
     Removed(Arc<PolicyEntry>),
 }
 
-impl Changes {
+impl ChangeSet {
     /// Appends other changes.
     pub fn extend(&mut self, others: Self) {
         self.added.extend(others.added);
@@ -66,7 +66,7 @@ pub(super) enum ChangeTracking {
     #[default]
     None,
     /// Yes: the owner publishes.
-    Owner(Changes),
+    Owner(ChangeSet),
 }
 
 impl ChangeTracking {

@@ -9,9 +9,9 @@ use std::{collections::HashMap, sync::Arc};
 use super::Database;
 use crate::device::control::NoDevices;
 use crate::{
-    Action, Attachment, Charge, DeviceEvent, DeviceId, DeviceRefusal, Devices, Error, Event,
-    Handle, History, Moment, OffloadKind, Policy, PolicyEntry, PolicyIndex, Position, Sa, SaConfig,
-    Wanted,
+    Action, Attachment, ChargeOutcome, DeviceEvent, DeviceId, DeviceRefusal, Error, Event, Handle,
+    Moment, OffloadDevices, OffloadKind, Policy, PolicyEntry, PolicyIndex, Sa, SaConfig, SaHistory,
+    SaProgress, SaRequest,
 };
 
 /// What happens to the traffic of offloaded policies when their device goes down.
@@ -28,7 +28,7 @@ pub enum LinkDown {
 /// The devices, and the policies they have.
 #[derive(Debug)]
 pub(super) struct DeviceOffloads {
-    devices: Box<dyn Devices>,
+    devices: Box<dyn OffloadDevices>,
     policies: HashMap<PolicyIndex, (DeviceId, Handle)>,
     link_down: LinkDown,
     /// Attached states that are opened at the end of the change under way.
@@ -54,7 +54,7 @@ pub(super) type DevicePlace = Option<(DeviceId, Handle)>;
 
 impl Database {
     /// Sets the devices for states and policies added from now on.
-    pub fn set_devices(&mut self, devices: Box<dyn Devices>) {
+    pub fn set_devices(&mut self, devices: Box<dyn OffloadDevices>) {
         self.offloads.devices = devices;
     }
 
@@ -70,7 +70,7 @@ impl Database {
     pub fn attach_larval(
         &mut self,
         device: DeviceId,
-        wanted: &Wanted,
+        wanted: &SaRequest,
     ) -> Result<Handle, DeviceRefusal> {
         self.offloads.devices.attach_larval(device, wanted)
     }
@@ -82,13 +82,13 @@ impl Database {
 
     /// Devices that went down since the last call. Larval states on them are gone
     /// (`xfrm_dev_state_flush`).
-    pub fn take_lost(&mut self) -> Vec<DeviceId> {
+    pub fn take_lost_devices(&mut self) -> Vec<DeviceId> {
         std::mem::take(&mut self.offloads.lost)
     }
 
     /// Sets another's history for a state that is not in use yet, on its device too.
-    pub fn set_history(&mut self, sa: &Sa, history: History) {
-        sa.go_on_with(history);
+    pub fn set_history(&mut self, sa: &Sa, history: SaHistory) {
+        sa.set_history(history);
         if let Some(Attachment { device, handle, .. }) = sa.packet_place() {
             self.offloads.devices.set_history(device, handle, &history);
         }
@@ -115,13 +115,13 @@ impl Database {
             sa.take_over_window(&counts, || devices.window(device, handle));
         }
         if sa.highest_received() > counts.received {
-            devices.open_state(device, handle, &Position { carried: None, ..sa.position() });
+            devices.open_state(device, handle, &SaProgress { carried: None, ..sa.progress() });
         }
     }
 
     /// [`Database::update_counts`] of all offloaded states, before they are shown.
     pub fn update_all_counts(&mut self) {
-        let states: Vec<_> = self.next.sad.all_attached().cloned().collect();
+        let states: Vec<_> = self.next.sad.all_offloaded().cloned().collect();
         states.iter().for_each(|sa| self.update_counts(sa));
     }
 
@@ -129,8 +129,8 @@ impl Database {
     /// ([`Sequence::reserve`](crate::Sequence::reserve)): after each reservation, and now and then
     /// so that the owner sees how many are used. Also tells devices of numbers that were received
     /// before ([`Sa::go_on_from`]).
-    pub fn share_numbers(&mut self) {
-        let states: Vec<_> = self.next.sad.all_attached().cloned().collect();
+    pub fn push_sequence_limits(&mut self) {
+        let states: Vec<_> = self.next.sad.all_offloaded().cloned().collect();
         for sa in &states {
             self.share_iv_prefixes(sa);
             let Some(place) = sa.packet_place() else { continue };
@@ -158,7 +158,7 @@ impl Database {
     /// (`net/xfrm/xfrm_replay.c: xfrm_dev_state_advance_esn`, which Linux calls when the upper half
     /// is about to change; here now and then, as workers count).
     pub fn advance_numbers(&mut self) {
-        let states: Vec<_> = self.next.sad.all_attached().cloned().collect();
+        let states: Vec<_> = self.next.sad.all_offloaded().cloned().collect();
         for sa in &states {
             let Some(place) = sa.attachment().filter(|_| sa.extended() && !sa.counts_elsewhere())
             else {
@@ -198,13 +198,13 @@ impl Database {
         let DeviceOffloads { devices, opening, .. } = &mut self.offloads;
         for sa in opening.drain(..) {
             if let Some(Attachment { device, handle, .. }) = sa.attachment() {
-                devices.open_state(device, handle, &sa.position());
+                devices.open_state(device, handle, &sa.progress());
             }
         }
     }
 
     /// Tells a device a state's new progress, unless it is about to be opened with it.
-    pub(super) fn move_on_device(&mut self, sa: &Arc<Sa>, position: &Position) {
+    pub(super) fn move_on_device(&mut self, sa: &Arc<Sa>, position: &SaProgress) {
         let opens = self.offloads.opening.iter().any(|opening| opening.is_same(sa));
         if let Some(Attachment { device, handle, .. }) = sa.attachment().filter(|_| !opens) {
             self.offloads.devices.open_state(device, handle, position);
@@ -301,16 +301,16 @@ impl Database {
     pub(super) fn check_limits(&mut self, sa: &Arc<Sa>, events: &mut Vec<Event>) -> bool {
         self.update_counts(sa);
         match sa.check_limits() {
-            Charge::HardLimit => {
+            ChargeOutcome::HardLimit => {
                 events.push(Event::SaHardLimit(sa.id()));
                 self.remove_sa(sa);
                 true
             }
-            Charge::SoftLimit => {
+            ChargeOutcome::SoftLimit => {
                 events.push(Event::SaSoftLimit(sa.id()));
                 false
             }
-            Charge::Ok | Charge::Crossing | Charge::Expired => false,
+            ChargeOutcome::Ok | ChargeOutcome::NeedsPerPacket | ChargeOutcome::Expired => false,
         }
     }
 
@@ -318,7 +318,7 @@ impl Database {
     fn lose(&mut self, device: DeviceId, now: Moment) -> bool {
         self.offloads.lost.push(device);
         let is_on = |place: Attachment| place.device == device;
-        let states: Vec<_> = self.next.sad.all_attached().cloned().collect();
+        let states: Vec<_> = self.next.sad.all_offloaded().cloned().collect();
         let states: Vec<_> =
             states.into_iter().filter(|sa| sa.attachment().is_some_and(is_on)).collect();
         for sa in &states {
@@ -345,7 +345,7 @@ impl Database {
                 let policy = Policy {
                     action: Action::Block,
                     templates: Vec::new(),
-                    limits: crate::Limits::default(),
+                    limits: crate::LifetimeLimits::default(),
                     ..entry.policy()
                 };
                 // A policy without templates and with an existing name is valid.

@@ -27,7 +27,7 @@ pub(super) trait ReplayChanges: Clone {
     type Part: std::fmt::Debug;
 
     /// Becomes equal to `newer`, of which it was a copy before these entries changed.
-    fn follow(&mut self, newer: &Self, changed: &[Arc<Self::Part>]);
+    fn sync_from(&mut self, newer: &Self, changed: &[Arc<Self::Part>]);
 
     /// Completes what was deferred when this entry was inserted alone.
     fn prepare(&mut self, last_insert: &Arc<Self::Part>);
@@ -140,9 +140,9 @@ impl<T: ReplayChanges> DoubleBuffer<T> {
     fn replay(&mut self, at: usize, newest: &T) -> Option<T> {
         let OldCopy { whole, changed } = self.before.remove(at);
         let mut whole = Arc::try_unwrap(whole).ok()?;
-        whole.follow(newest, &changed);
+        whole.sync_from(newest, &changed);
         for later in &self.before[at..] {
-            whole.follow(newest, &later.changed);
+            whole.sync_from(newest, &later.changed);
         }
         if let Some(earlier) = at.checked_sub(1) {
             self.before[earlier].changed.extend(changed);
@@ -154,8 +154,8 @@ impl<T: ReplayChanges> DoubleBuffer<T> {
 impl ReplayChanges for Spd {
     type Part = PolicyEntry;
 
-    fn follow(&mut self, newer: &Self, changed: &[Arc<PolicyEntry>]) {
-        Self::follow(self, newer, changed);
+    fn sync_from(&mut self, newer: &Self, changed: &[Arc<PolicyEntry>]) {
+        Self::sync_from(self, newer, changed);
     }
 
     fn prepare(&mut self, last_insert: &Arc<PolicyEntry>) {
@@ -166,8 +166,8 @@ impl ReplayChanges for Spd {
 impl ReplayChanges for Sad {
     type Part = Sa;
 
-    fn follow(&mut self, newer: &Self, changed: &[Arc<Sa>]) {
-        Self::follow(self, newer, changed);
+    fn sync_from(&mut self, newer: &Self, changed: &[Arc<Sa>]) {
+        Self::sync_from(self, newer, changed);
     }
 
     fn prepare(&mut self, _: &Arc<Sa>) {}
@@ -181,8 +181,8 @@ pub(super) mod tests {
     use uxfrm_crypto::Backend;
 
     use crate::{
-        Database, Direction, FlowKey, IfId, Lookup, Moment, Policy, PolicyEntry, PolicyIndex,
-        Prefix, Revision, Snapshot, spd::table::tests::policy,
+        Database, Direction, FlowKey, IfId, Moment, Policy, PolicyEntry, PolicyIndex, PolicyLookup,
+        Prefix, Rebuild, Snapshot, spd::table::tests::policy,
     };
     use std::net::Ipv4Addr;
     use std::sync::Arc;
@@ -221,10 +221,10 @@ pub(super) mod tests {
             for if_id in 0..2 {
                 let flow = to(number, if_id);
                 let fits = model.iter().filter(|entry| entry.matches(&flow));
-                let first = fits.min_by_key(|entry| entry.place()).map(|entry| entry.index());
+                let first = fits.min_by_key(|entry| entry.precedence()).map(|entry| entry.index());
                 let found = match snapshot.spd.lookup(Direction::Out, &flow) {
-                    Lookup::Policy(entry) => Some(entry.index()),
-                    Lookup::Default(_) => None,
+                    PolicyLookup::Policy(entry) => Some(entry.index()),
+                    PolicyLookup::Default(_) => None,
                 };
                 assert_eq!(found, first, "{flow:?}");
             }
@@ -322,11 +322,11 @@ pub(super) mod tests {
                 if revise {
                     let taken = planned.take();
                     if taken.is_some() {
-                        database.adopt(taken, now);
+                        database.install_rebuilt(taken, now);
                     } else {
                         now = now.plus(Duration::from_secs(2));
                         database.handle_timeout(now, &mut Vec::new());
-                        planned = database.take_revision().map(Revision::plan);
+                        planned = database.take_rebuild().map(Rebuild::build);
                     }
                     check(&database.snapshot(), &model);
                 }

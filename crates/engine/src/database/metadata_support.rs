@@ -7,7 +7,7 @@ use crate::{Direction, IfId, Mark, Policy, SaConfig};
 
 /// Metadata that ports supply and accept besides packet bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Senses {
+pub enum MetadataSupport {
     /// Marks and interfaces.
     #[default]
     All,
@@ -18,7 +18,7 @@ pub enum Senses {
     BytesOnly,
 }
 
-impl Senses {
+impl MetadataSupport {
     /// # Errors
     /// [`Error::InterfaceId`], [`Error::PolicyMark`], [`Error::PolicyInterface`]
     pub(super) fn check_policy(self, policy: &Policy) -> Result<(), Error> {

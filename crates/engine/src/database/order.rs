@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::Sa;
-use crate::insertion_order::Turns;
+use crate::insertion_order::InsertionOrder;
 
 /// Position in a dump of all states, from the youngest on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -11,30 +11,30 @@ pub struct StateCursor(Option<u64>);
 
 /// States by insertion sequence number.
 #[derive(Debug, Default)]
-pub(super) struct SaOrder(Turns<Arc<Sa>>);
+pub(super) struct SaOrder(InsertionOrder<Arc<Sa>>);
 
 impl StateCursor {
     /// Behind this state: older ones are next.
     #[must_use]
     pub fn behind(sa: &Sa) -> Self {
-        Self(Some(sa.turn()))
+        Self(Some(sa.insertion_seq()))
     }
 }
 
 impl SaOrder {
     /// Appends a new state.
     pub(super) fn push(&mut self, sa: &Arc<Sa>) {
-        self.0.insert(sa.turn(), Arc::clone(sa), turn_of);
+        self.0.insert(sa.insertion_seq(), Arc::clone(sa), turn_of);
     }
 
     /// Removes any generation of a state; a missing one is no error.
     pub(super) fn remove(&mut self, sa: &Sa) {
-        self.0.remove(sa.turn(), |run| place(run, sa));
+        self.0.remove(sa.insertion_seq(), |run| place(run, sa));
     }
 
     /// Replaces an older generation of `new`.
     pub(super) fn replace(&mut self, new: &Arc<Sa>) {
-        if let Some(held) = self.0.of_mut(new.turn(), |run| place(run, new)) {
+        if let Some(held) = self.0.of_mut(new.insertion_seq(), |run| place(run, new)) {
             *held = Arc::clone(new);
         }
     }
@@ -47,12 +47,12 @@ impl SaOrder {
 
 /// Position in a run, for any generation of a state.
 fn place(run: &[Arc<Sa>], sa: &Sa) -> Option<usize> {
-    let at = run.binary_search_by_key(&sa.turn(), turn_of).ok()?;
+    let at = run.binary_search_by_key(&sa.insertion_seq(), turn_of).ok()?;
     run[at].is_same(sa).then_some(at)
 }
 
 fn turn_of(sa: &Arc<Sa>) -> u64 {
-    sa.turn()
+    sa.insertion_seq()
 }
 
 #[cfg(test)]
@@ -61,11 +61,12 @@ mod tests {
     use uxfrm_crypto::Backend;
 
     use super::*;
-    use crate::{Moment, SaWords, sa::sample};
+    use crate::{Moment, SharedSaConfig, sa::sample};
 
     fn sa(turn: u64) -> Arc<Sa> {
         let config = sample("10.0.0.2", 1);
-        let sa = Sa::new(&config, Arc::new(SaWords::of(&config, Backend::Portable)), Moment(0));
+        let sa =
+            Sa::new(&config, Arc::new(SharedSaConfig::of(&config, Backend::Portable)), Moment(0));
         sa.set_turn(turn);
         sa
     }
@@ -84,7 +85,7 @@ mod tests {
                 model.push(sa(turns));
                 sa_order.push(&model[model.len() - 1]);
             }
-            let turns_of = |all: &[Arc<Sa>]| all.iter().map(|sa| sa.turn()).collect::<Vec<_>>();
+            let turns_of = |all: &[Arc<Sa>]| all.iter().map(|sa| sa.insertion_seq()).collect::<Vec<_>>();
             let (mut cursor, mut shown, mut expected) = (StateCursor::default(), vec![], vec![]);
             for (choice, which) in steps {
                 match choice {
@@ -96,8 +97,8 @@ mod tests {
                     1 if !model.is_empty() => {
                         let gone = model.remove(which.index(model.len()));
                         sa_order.remove(&gone);
-                        let is_passed = cursor.0.is_some_and(|turn| gone.turn() >= turn);
-                        expected.retain(|turn| is_passed || *turn != gone.turn());
+                        let is_passed = cursor.0.is_some_and(|turn| gone.insertion_seq() >= turn);
+                        expected.retain(|turn| is_passed || *turn != gone.insertion_seq());
                     }
                     2 if !model.is_empty() => {
                         let at = which.index(model.len());
@@ -120,7 +121,7 @@ mod tests {
                 prop_assert_eq!(all, known);
             }
             if cursor != StateCursor::default() {
-                shown.extend(sa_order.from(cursor).map(|sa| sa.turn()));
+                shown.extend(sa_order.from(cursor).map(|sa| sa.insertion_seq()));
                 expected.reverse();
                 prop_assert_eq!(shown, expected);
             }

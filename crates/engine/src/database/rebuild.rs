@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::PolicyEntry;
-use crate::spd::classifier::Moved;
+use crate::spd::classifier::PendingDelta;
 
 /// State of a rebuild.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ pub(super) enum RebuildState {
     /// Ready to be taken.
     Due,
     /// Under way; these policies changed meanwhile.
-    Taken { moved: Vec<Moved> },
+    Taken { moved: Vec<PendingDelta> },
     /// Under way, but too much has changed for its result.
     Stale,
 }
@@ -34,12 +34,12 @@ const MOST: usize = 4096;
 impl RebuildState {
     /// A policy was inserted.
     pub(super) fn inserted(&mut self, entry: &Arc<PolicyEntry>) {
-        self.record(|| Moved::Came(Arc::clone(entry)));
+        self.record(|| PendingDelta::Inserted(Arc::clone(entry)));
     }
 
     /// A policy was removed.
     pub(super) fn removed(&mut self, entry: &Arc<PolicyEntry>) {
-        self.record(|| Moved::Went(Arc::clone(entry)));
+        self.record(|| PendingDelta::Removed(Arc::clone(entry)));
     }
 
     /// Requests a rebuild. Returns whether to set a timer.
@@ -79,14 +79,14 @@ impl RebuildState {
     }
 
     /// A rebuild is done: returns the changes meanwhile, if its result is of use.
-    pub(super) fn end(&mut self) -> Option<Vec<Moved>> {
+    pub(super) fn end(&mut self) -> Option<Vec<PendingDelta>> {
         match std::mem::take(self) {
             Self::Taken { moved } => Some(moved),
             Self::Idle | Self::Awaited { .. } | Self::Due | Self::Stale => None,
         }
     }
 
-    fn record(&mut self, moved: impl FnOnce() -> Moved) {
+    fn record(&mut self, moved: impl FnOnce() -> PendingDelta) {
         match self {
             Self::Idle | Self::Due | Self::Stale => {}
             Self::Awaited { moved } => *moved += 1,
@@ -104,7 +104,7 @@ mod tests {
 
     use super::{MOST, QUIET};
     use crate::database::double_buffer::tests::{check, net, together};
-    use crate::{Database, Footprint, Moment, PolicyEntry, Revision};
+    use crate::{Database, Footprint, Moment, PolicyEntry, Rebuild};
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -119,9 +119,9 @@ mod tests {
     }
 
     /// Fires all timers that are due; returns a rebuild if one is.
-    fn taken_at(database: &mut Database, seconds: u64) -> Option<Revision> {
+    fn taken_at(database: &mut Database, seconds: u64) -> Option<Rebuild> {
         database.handle_timeout(Moment(seconds * SECOND), &mut Vec::new());
-        database.take_revision()
+        database.take_rebuild()
     }
 
     fn footprint(database: &Database) -> Footprint {
@@ -135,9 +135,9 @@ mod tests {
         let due = database.poll_timeout().unwrap();
         assert_eq!(due.0, Moment(0).plus(QUIET));
         assert!(taken_at(&mut database, 1).is_none(), "many have come in this second");
-        let revised = taken_at(&mut database, 2).map(Revision::plan);
-        assert!(revised.is_some() && database.take_revision().is_none(), "once");
-        database.adopt(revised, Moment(2 * SECOND));
+        let revised = taken_at(&mut database, 2).map(Rebuild::build);
+        assert!(revised.is_some() && database.take_rebuild().is_none(), "once");
+        database.install_rebuilt(revised, Moment(2 * SECOND));
         assert_eq!(footprint(&database), together(1500).spd.footprint());
         assert_eq!(database.snapshot().spd.generation(), generation, "answers stay what they are");
         check(&database.snapshot(), &model);
@@ -163,16 +163,16 @@ mod tests {
     #[test]
     fn requested_rebuild_is_returned_at_once_and_once() {
         let (mut database, model) = apart(0..700);
-        database.demand_revision();
-        let revision = database.take_revision().unwrap();
-        database.demand_revision();
-        assert!(database.take_revision().is_none(), "somebody plans");
-        database.adopt(Some(revision.plan()), Moment(1));
+        database.request_rebuild();
+        let revision = database.take_rebuild().unwrap();
+        database.request_rebuild();
+        assert!(database.take_rebuild().is_none(), "somebody plans");
+        database.install_rebuilt(Some(revision.build()), Moment(1));
         assert_eq!(footprint(&database), together(700).spd.footprint());
         check(&database.snapshot(), &model);
         assert!(taken_at(&mut database, 9).is_none(), "what it was awaited for is done");
-        database.demand_revision();
-        assert!(database.take_revision().is_some());
+        database.request_rebuild();
+        assert!(database.take_rebuild().is_some());
     }
 
     #[test]
@@ -186,7 +186,7 @@ mod tests {
             database.apply(Moment(SECOND), |change| change.delete_policy(&gone.key())).unwrap();
         }
         check(&database.snapshot(), &model);
-        database.adopt(Some(revision.plan()), Moment(SECOND));
+        database.install_rebuilt(Some(revision.build()), Moment(SECOND));
         check(&database.snapshot(), &model);
         assert!(footprint(&database).depth <= together(760).spd.footprint().depth + 1);
     }
@@ -209,19 +209,19 @@ mod tests {
     fn outdated_rebuild_is_discarded_and_repeated() {
         let (mut database, mut model) = apart(0..200);
         assert!(taken_at(&mut database, 1).is_none());
-        let revised = taken_at(&mut database, 2).map(Revision::plan);
+        let revised = taken_at(&mut database, 2).map(Rebuild::build);
         for number in 0..u16::try_from(MOST).unwrap() / 2 + 1 {
             let gone = model.pop().unwrap();
             database.apply(Moment(SECOND), |change| change.delete_policy(&gone.key())).unwrap();
             model.push(add(&mut database, 1000 + number, Moment(SECOND)));
         }
         let before = footprint(&database);
-        database.adopt(revised, Moment(SECOND));
+        database.install_rebuilt(revised, Moment(SECOND));
         assert_eq!(footprint(&database), before);
         check(&database.snapshot(), &model);
-        let again = taken_at(&mut database, 3).map(Revision::plan);
+        let again = taken_at(&mut database, 3).map(Rebuild::build);
         assert!(again.is_some());
-        database.adopt(again, Moment(3 * SECOND));
+        database.install_rebuilt(again, Moment(3 * SECOND));
         check(&database.snapshot(), &model);
     }
 
@@ -230,8 +230,8 @@ mod tests {
         let (mut database, _) = apart(0..100);
         let taken = [1, 2].map(|second| taken_at(&mut database, second).is_some());
         assert_eq!(taken, [false, true]);
-        database.adopt(None, Moment(2 * SECOND));
-        assert!(database.take_revision().is_none());
+        database.install_rebuilt(None, Moment(2 * SECOND));
+        assert!(database.take_rebuild().is_none());
         assert!(taken_at(&mut database, 3).is_some());
     }
 }

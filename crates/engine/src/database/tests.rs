@@ -8,10 +8,11 @@ use uxfrm_crypto::{Backend, KeyMaterial};
 
 use super::*;
 use crate::{
-    Action, Budget, Charge, Defaults, Direction, DropReason, Error, Event, Family, IfId, Level,
-    Lifecycle, Limits, Lookup, Mark, Mode, Offload, OffloadKind, Policy, PolicyIndex, PolicyKey,
-    PolicyKind, PolicyName, Prefix, Reqid, SaConfig, SaMove, SaProtocol, Selector, Spi, Template,
-    UdpEncap, UdpEncapKind, sa::sample, spd::table::tests::policy,
+    Action, ChargeOutcome, DefaultActions, Direction, DropReason, Error, Event, Family, IfId,
+    Lifecycle, LifetimeLimits, Mark, Mode, Offload, OffloadKind, Policy, PolicyIndex, PolicyKey,
+    PolicyKind, PolicyLookup, PolicyName, Prefix, Reqid, SaConfig, SaMove, SaProtocol, Selector,
+    SoftHardLimit, Spi, Template, TemplateLevel, UdpEncap, UdpEncapKind, sa::sample,
+    spd::table::tests::policy,
 };
 
 fn database() -> Database {
@@ -30,7 +31,7 @@ fn update(database: &mut Database, config: SaConfig) -> Result<Arc<Sa>, Error> {
     database.apply(at(0), |change| change.update_sa(config))
 }
 
-fn limited(limits: Limits) -> SaConfig {
+fn limited(limits: LifetimeLimits) -> SaConfig {
     SaConfig { limits, ..sample("10.0.0.2", 1) }
 }
 
@@ -101,7 +102,10 @@ fn update_keeps_keys_numbers_and_counters() {
     .unwrap();
     old.sequence().take(5).unwrap();
     old.charge(3, 300, at(1));
-    let soft = Limits { packets: Budget { soft: 1, hard: 99 }, ..Limits::default() };
+    let soft = LifetimeLimits {
+        packets: SoftHardLimit { soft: 1, hard: 99 },
+        ..LifetimeLimits::default()
+    };
     let mut words =
         SaConfig { encap: encap(UdpEncapKind::Esp, 2000), if_id: IfId(4), ..limited(soft) };
     words.transform.encryption_key = KeyMaterial::new(&[9; 20]);
@@ -134,14 +138,17 @@ fn update_of_fixed_field_is_refused() {
 fn soft_limit_raised_by_update_may_be_passed_again() {
     let mut database = database();
     let soft = |soft| {
-        limited(Limits { packets: Budget { soft, hard: Budget::NONE }, ..Limits::default() })
+        limited(LifetimeLimits {
+            packets: SoftHardLimit { soft, hard: SoftHardLimit::NONE },
+            ..LifetimeLimits::default()
+        })
     };
     let old = add(&mut database, soft(1)).unwrap();
     let charges = [old.charge(1, 1, at(1)), old.charge(1, 1, at(1)), old.charge(1, 1, at(1))];
-    assert_eq!(charges, [Charge::Ok, Charge::SoftLimit, Charge::Ok]);
+    assert_eq!(charges, [ChargeOutcome::Ok, ChargeOutcome::SoftLimit, ChargeOutcome::Ok]);
     let new = update(&mut database, soft(3)).unwrap();
     assert_eq!(new.lifecycle(), Lifecycle::Valid);
-    assert_eq!(new.charge(1, 1, at(1)), Charge::SoftLimit);
+    assert_eq!(new.charge(1, 1, at(1)), ChargeOutcome::SoftLimit);
 }
 
 /// Calls when due, until `end`; returns (second, event).
@@ -158,7 +165,10 @@ fn run(database: &mut Database, end: u64) -> Vec<(u64, Event)> {
 #[test]
 fn sa_time_limits_fire_once_each() {
     let mut database = database();
-    let limits = Limits { added_seconds: Budget { soft: 10, hard: 20 }, ..Limits::default() };
+    let limits = LifetimeLimits {
+        added_seconds: SoftHardLimit { soft: 10, hard: 20 },
+        ..LifetimeLimits::default()
+    };
     let sa = add(&mut database, limited(limits)).unwrap();
     let id = sa.id();
     assert_eq!(database.poll_timeout(), Some((at(10), "time limit of a state")));
@@ -166,14 +176,21 @@ fn sa_time_limits_fire_once_each() {
     assert_eq!((sa.lifecycle(), database.snapshot().sad.len()), (Lifecycle::Dying, 1));
     assert_eq!(run(&mut database, 1000), [(20, Event::SaHardLimit(id))]);
     assert_eq!((sa.lifecycle(), database.snapshot().sad.len()), (Lifecycle::Expired, 0));
-    assert_eq!(sa.charge(1, 1, at(21)), Charge::Expired, "also for workers that still hold it");
+    assert_eq!(
+        sa.charge(1, 1, at(21)),
+        ChargeOutcome::Expired,
+        "also for workers that still hold it"
+    );
     assert_eq!(database.poll_timeout(), None);
 }
 
 #[test]
 fn use_limits_wait_for_first_use() {
     let mut database = database();
-    let limits = Limits { used_seconds: Budget { soft: 0, hard: 10 }, ..Limits::default() };
+    let limits = LifetimeLimits {
+        used_seconds: SoftHardLimit { soft: 0, hard: 10 },
+        ..LifetimeLimits::default()
+    };
     let sa = add(&mut database, limited(limits)).unwrap();
     assert_eq!(run(&mut database, 34), []);
     sa.charge(1, 1, at(34));
@@ -184,7 +201,10 @@ fn use_limits_wait_for_first_use() {
 #[test]
 fn old_timers_ignore_deleted_and_updated_sas() {
     let mut database = database();
-    let limits = |hard| Limits { added_seconds: Budget { soft: 0, hard }, ..Limits::default() };
+    let limits = |hard| LifetimeLimits {
+        added_seconds: SoftHardLimit { soft: 0, hard },
+        ..LifetimeLimits::default()
+    };
     let sa = add(&mut database, limited(limits(10))).unwrap();
     update(&mut database, limited(limits(50))).unwrap();
     assert_eq!(run(&mut database, 49), []);
@@ -197,9 +217,15 @@ fn old_timers_ignore_deleted_and_updated_sas() {
 #[test]
 fn hard_limit_event_of_worker_removes_sa() {
     let mut database = database();
-    let limits = Limits { packets: Budget { soft: Budget::NONE, hard: 1 }, ..Limits::default() };
+    let limits = LifetimeLimits {
+        packets: SoftHardLimit { soft: SoftHardLimit::NONE, hard: 1 },
+        ..LifetimeLimits::default()
+    };
     let sa = add(&mut database, limited(limits)).unwrap();
-    assert_eq!([sa.charge(1, 1, at(1)), sa.charge(1, 1, at(1))], [Charge::Ok, Charge::HardLimit]);
+    assert_eq!(
+        [sa.charge(1, 1, at(1)), sa.charge(1, 1, at(1))],
+        [ChargeOutcome::Ok, ChargeOutcome::HardLimit]
+    );
     assert_eq!(
         says(update(&mut database, sample("10.0.0.2", 1))).0,
         22,
@@ -218,14 +244,17 @@ fn hard_limit_event_of_worker_removes_sa() {
 #[test]
 fn policies_repeat_soft_event_and_expire_by_last_use() {
     let mut database = database();
-    let limits = Limits { used_seconds: Budget { soft: 40, hard: 100 }, ..Limits::default() };
+    let limits = LifetimeLimits {
+        used_seconds: SoftHardLimit { soft: 40, hard: 100 },
+        ..LifetimeLimits::default()
+    };
     let words = Policy { limits, ..policy(Direction::Out, 1) };
     let entry = database.apply(at(0), |change| change.add_policy(words)).unwrap();
-    entry.charge(1, 100, at(10));
+    entry.record_use(1, 100, at(10));
     let soft = |second| (second, Event::PolicySoftLimit(Arc::clone(&entry)));
     assert_eq!(run(&mut database, 59), [soft(50)]);
     assert_eq!(run(&mut database, 109), [soft(80)]);
-    entry.charge(1, 100, at(105));
+    entry.record_use(1, 100, at(105));
     assert_eq!(run(&mut database, 204), [soft(145), soft(175)]);
     assert_eq!(run(&mut database, 999), [(205, Event::PolicyHardLimit(Arc::clone(&entry)))]);
     assert_eq!(database.snapshot().spd.iter().count(), 0);
@@ -233,7 +262,10 @@ fn policies_repeat_soft_event_and_expire_by_last_use() {
 
 #[test]
 fn outbound_policies_expire_unused_and_others_stay() {
-    let limits = Limits { used_seconds: Budget { soft: 40, hard: 100 }, ..Limits::default() };
+    let limits = LifetimeLimits {
+        used_seconds: SoftHardLimit { soft: 40, hard: 100 },
+        ..LifetimeLimits::default()
+    };
     let protecting = vec![template(Mode::Tunnel, "10.0.0.2")];
     let table = [
         (Direction::Out, Action::Block, vec![], true),
@@ -263,7 +295,7 @@ fn template(mode: Mode, destination: &str) -> Template {
         spi: Spi(0),
         mode,
         reqid: Reqid(1),
-        level: Level::Required,
+        level: TemplateLevel::Required,
     }
 }
 
@@ -276,7 +308,7 @@ fn policy_faults_give_kernel_errors() {
         (|p| p.selector.source = Prefix::any(Family::V6), "Invalid selector family"),
         (|p| p.index = PolicyIndex(8), "Policy index doesn't match direction"),
         (|p| p.templates = vec![template(Mode::Transport, "10.0.0.2"); 7], "Template count must be <= XFRM_MAX_DEPTH (6)"),
-        (|p| p.templates = vec![Template { level: Level::Use, ..template(Mode::Tunnel, "10.0.0.2") }],
+        (|p| p.templates = vec![Template { level: TemplateLevel::Use, ..template(Mode::Tunnel, "10.0.0.2") }],
             "Mode in optional template not allowed in outbound policy"),
         (|p| p.templates = vec![template(Mode::Transport, "::1")], "Mode in template doesn't support a family change"),
         (|p| p.templates = vec![template(Mode::Tunnel, "::1"), template(Mode::Transport, "10.0.0.2")],
@@ -371,7 +403,7 @@ fn change_is_visible_at_once_and_whole() {
         ifindex: 0,
     };
     assert!(
-        matches!(after.spd.lookup(Direction::Out, &flow), Lookup::Policy(entry) if entry.place().priority().0 == 42)
+        matches!(after.spd.lookup(Direction::Out, &flow), PolicyLookup::Policy(entry) if entry.precedence().priority().0 == 42)
     );
 }
 
@@ -411,7 +443,7 @@ fn no_op_change_keeps_generation() {
 #[test]
 fn tracked_changes_wait_for_publish() {
     let mut database = database();
-    database.attend();
+    database.track_changes();
     let workers = database.published();
     let sa = add(&mut database, sample("10.0.0.2", 1)).unwrap();
     let old = database.apply(at(0), |change| change.add_policy(policy(Direction::Out, 1))).unwrap();
@@ -435,7 +467,7 @@ fn tracked_changes_wait_for_publish() {
     database.apply(at(0), |change| {
         change.flush_sas(SaProtocol::Any);
         change.flush_policies(PolicyKind::Main);
-        change.set_defaults(Defaults { inbound: Action::Block, ..Defaults::default() });
+        change.set_defaults(DefaultActions { inbound: Action::Block, ..DefaultActions::default() });
     });
     let changes = database.take_changes();
     assert_eq!((changes.removed.len(), changes.policies.len(), changes.defaults), (1, 1, true));
@@ -446,9 +478,11 @@ fn tracked_changes_wait_for_publish() {
 #[test]
 fn expiry_is_a_tracked_change() {
     let mut database = database();
-    database.attend();
-    let limits =
-        Limits { added_seconds: Budget { soft: Budget::NONE, hard: 5 }, ..Limits::default() };
+    database.track_changes();
+    let limits = LifetimeLimits {
+        added_seconds: SoftHardLimit { soft: SoftHardLimit::NONE, hard: 5 },
+        ..LifetimeLimits::default()
+    };
     add(&mut database, limited(limits)).unwrap();
     let words = Policy { limits, ..policy(Direction::Out, 1) };
     database.apply(at(0), |change| change.add_policy(words)).unwrap();
@@ -481,9 +515,11 @@ fn unsupported_metadata_is_refused() {
         (0, 95, Policy { mark, ..policy(Direction::Forward, 4) }),
         (0, 0, policy(Direction::Out, 5)),
     ];
-    for (senses, scale) in [(Senses::Filtered, 1), (Senses::BytesOnly, 1), (Senses::All, 0)] {
+    for (senses, scale) in
+        [(MetadataSupport::Filtered, 1), (MetadataSupport::BytesOnly, 1), (MetadataSupport::All, 0)]
+    {
         let mut database = database();
-        database.set_senses(senses);
+        database.set_metadata_support(senses);
         for (number, (errno, fault)) in (1..).zip(&states) {
             let mut config = sample("10.0.0.2", number);
             config.selector = Some(Selector::any(Family::V4));
@@ -492,7 +528,7 @@ fn unsupported_metadata_is_refused() {
             assert_eq!(seen.0, errno * scale, "state {number}: {}", seen.1);
         }
         for (filtered, alone, words) in policies.clone() {
-            let errno = if senses == Senses::Filtered { filtered } else { alone };
+            let errno = if senses == MetadataSupport::Filtered { filtered } else { alone };
             let seen = says(database.apply(at(0), |change| change.update_policy(words.clone())));
             assert_eq!(seen.0, errno * scale, "{}: {words:?}", seen.1);
         }
@@ -503,7 +539,7 @@ fn unsupported_metadata_is_refused() {
     }
     // An update must not add it either.
     let mut database = database();
-    database.set_senses(Senses::BytesOnly);
+    database.set_metadata_support(MetadataSupport::BytesOnly);
     let sa = add(&mut database, sample("10.0.0.2", 1)).unwrap();
     let to = SaMove { mark, ..SaMove::of(&sa) };
     let moved = database.apply(at(0), |change| change.move_sas(vec![(sa, to)]));
@@ -517,7 +553,7 @@ fn workers_follow_host_changes() {
     let mut database = database();
     let mut worker = crate::Worker::new(crate::Settings::default(), &database.published()).unwrap();
     let addresses = std::iter::once("10.0.0.9".parse().unwrap()).collect();
-    let host = Host { addresses, mtu: 1280, narrow: crate::NarrowPaths::new() };
+    let host = HostView { addresses, mtu: 1280, narrow: crate::PathMtus::new() };
     database.set_host(host.clone());
     let before = database.snapshot().generation;
     database.set_host(host.clone());
@@ -556,7 +592,7 @@ fn idle_sa_sends_nat_keepalives() {
     let [source, destination] = ["10.0.0.1:1024", "10.0.0.2:4500"].map(|end| end.parse().unwrap());
     assert_eq!(first, [Keepalive { source, destination }], "at once, as it never sent");
     assert_eq!(keepalives(&mut database, 45), [20, 40]);
-    assert_eq!(sa.charge(1, 100, at(50)), Charge::Ok);
+    assert_eq!(sa.charge(1, 100, at(50)), ChargeOutcome::Ok);
     assert_eq!(keepalives(&mut database, 69), [0; 0], "what was sent kept it open");
     assert_eq!(keepalives(&mut database, 95), [70, 90]);
     let id = sa.id();
@@ -569,14 +605,18 @@ fn idle_sa_sends_nat_keepalives() {
 /// needed.
 #[test]
 fn update_below_counters_takes_effect_at_once() {
-    let packets =
-        |soft, hard| limited(Limits { packets: Budget { soft, hard }, ..Limits::default() });
+    let packets = |soft, hard| {
+        limited(LifetimeLimits {
+            packets: SoftHardLimit { soft, hard },
+            ..LifetimeLimits::default()
+        })
+    };
     let mut database = database();
     let sa = add(&mut database, packets(u64::MAX, u64::MAX)).unwrap();
     update(&mut database, packets(0, 0)).unwrap();
     assert_eq!(run(&mut database, 1), [], "it was never used");
     update(&mut database, packets(u64::MAX, u64::MAX)).unwrap();
-    assert_eq!(sa.charge(7, 700, at(1)), Charge::Ok);
+    assert_eq!(sa.charge(7, 700, at(1)), ChargeOutcome::Ok);
     update(&mut database, packets(8, 9)).unwrap();
     assert_eq!(run(&mut database, 1), []);
     update(&mut database, packets(7, 9)).unwrap();

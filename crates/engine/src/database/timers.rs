@@ -151,11 +151,11 @@ mod tests {
     use uxfrm_crypto::Backend;
 
     use super::*;
-    use crate::{SaWords, sa::sample};
+    use crate::{SharedSaConfig, sa::sample};
 
     fn state() -> Arc<Sa> {
         let config = sample("10.0.0.2", 1);
-        Sa::new(&config, Arc::new(SaWords::of(&config, Backend::Portable)), Moment(0))
+        Sa::new(&config, Arc::new(SharedSaConfig::of(&config, Backend::Portable)), Moment(0))
     }
 
     #[test]

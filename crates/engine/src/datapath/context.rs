@@ -4,7 +4,7 @@ use uxfrm_crypto::Crypter;
 use uxfrm_packet::{Batch, Pool};
 
 use crate::settings::Settings;
-use crate::{DropReason, Drops, Event, Handed, Moment, Snapshot};
+use crate::{DropReason, Drops, Event, Moment, OffloadedPacket, Snapshot};
 
 /// Output of [`Worker::outbound`](crate::Worker::outbound) or
 /// [`Worker::inbound`](crate::Worker::inbound). Reused from batch to batch: the caller drains it.
@@ -14,7 +14,7 @@ pub struct Output {
     /// packets, or UDP payloads where [`Label::udp`](uxfrm_packet::Label::udp) is set.
     pub wire: Batch,
     /// For offload devices, in order.
-    pub handed: Vec<Handed>,
+    pub offloaded: Vec<OffloadedPacket>,
     /// For the host or to be forwarded: plain packets, super-packets if the host's port takes them.
     pub host: Batch,
     /// Events for key managers.
@@ -25,7 +25,7 @@ pub struct Output {
 ///
 /// `received == sent + dropped + absorbed + held` after every batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
+pub struct TrafficCounters {
     /// Packets given to the worker.
     pub received: u64,
     /// Bytes of `received`.
@@ -57,7 +57,12 @@ pub(crate) struct BatchCtx<'a> {
 
 impl BatchCtx<'_> {
     /// Counts `packets` packets as dropped.
-    pub(crate) fn count_drop(&self, traffic: &mut Traffic, packets: u64, reason: DropReason) {
+    pub(crate) fn count_drop(
+        &self,
+        traffic: &mut TrafficCounters,
+        packets: u64,
+        reason: DropReason,
+    ) {
         self.drops.add(reason, packets);
         traffic.dropped += packets;
     }

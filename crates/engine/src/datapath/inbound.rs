@@ -41,16 +41,18 @@ mod spi_index;
 use std::net::{IpAddr, SocketAddr};
 use std::vec::Drain;
 
-use uxfrm_crypto::Authenticity;
+use uxfrm_crypto::OpenStatus;
 use uxfrm_packet::{Batch, Coalescer, PacketBuf, Segments};
 
-use crate::datapath::context::{BatchCtx, Traffic};
+use crate::datapath::context::{BatchCtx, TrafficCounters};
 use crate::esp::decap::OuterHeader;
 use crate::fragments::reassembly::Reassembly;
 use crate::ids::MAX_DEPTH;
 use crate::sa::deferred_counters::DeferredCounters;
-use crate::sa::replay::Candidate;
-use crate::{DeviceMark, DropReason, PolicyCache, Received, Settings, Snapshot, Spi, Stage, Watch};
+use crate::sa::replay::UncheckedSeq;
+use crate::{
+    DeviceMark, DropReason, PolicyCache, ReceivedPacket, Settings, Snapshot, Spi, Stage, StageWatch,
+};
 use deliver::VerifiedRun;
 use interleaved::RxInterleaved;
 use run::{MIN_PACKETS, RxRun};
@@ -62,7 +64,7 @@ use slow::policy_lookups::PolicyLookups;
 /// Inbound half of a worker: scratch buffers, caches and counters.
 #[derive(Debug)]
 pub(crate) struct Inbound {
-    pub(crate) traffic: Traffic,
+    pub(crate) traffic: TrafficCounters,
     pub(crate) policies: PolicyCache,
     /// Generation of the SAs for which the policy cache holds inbound passes.
     states: u64,
@@ -82,7 +84,7 @@ pub(crate) struct Inbound {
     deferred: DeferredCounters,
     /// Set when a packet was moved to a new buffer; `sealed` must then be sorted.
     has_new_buffers: bool,
-    verdicts: Vec<Authenticity>,
+    verdicts: Vec<OpenStatus>,
     /// Packets whose UDP source differs from the SA's (NAT remapping), by item.
     nat_remaps: Vec<(u32, SocketAddr)>,
     lookups: PolicyLookups,
@@ -100,7 +102,7 @@ struct SealedEsp {
     /// Offset of ESP in the buffer, and its length.
     at: u32,
     len: u32,
-    number: Candidate,
+    number: UncheckedSeq,
     /// Payload bytes to charge; `None` unless accepted.
     carried: Option<u32>,
     tos: u8,
@@ -133,7 +135,7 @@ const DATA_AHEAD: usize = 4;
 impl Inbound {
     pub(crate) fn new(settings: &Settings) -> Self {
         Self {
-            traffic: Traffic::default(),
+            traffic: TrafficCounters::default(),
             policies: PolicyCache::new(settings.cache.inbound, !settings.seed),
             states: 0,
             buffers: Vec::with_capacity(uxfrm_packet::BATCH),
@@ -159,12 +161,12 @@ impl Inbound {
         &mut self,
         batch: &mut Batch,
         ctx: &mut BatchCtx<'_>,
-        watch: &mut impl Watch,
+        watch: &mut impl StageWatch,
     ) {
-        self.policies.begin(&ctx.snapshot.spd);
+        self.policies.begin_batch(&ctx.snapshot.spd);
         if self.states != ctx.snapshot.states {
             self.states = ctx.snapshot.states;
-            self.policies.forget_bundles();
+            self.policies.invalidate_bundles();
             // Another generation of an SA may have tighter limits.
             self.deferred.flush();
         }
@@ -174,14 +176,14 @@ impl Inbound {
             self.run_all(batch, ctx, watch);
         }
         self.coalescer.flush(&mut ctx.out.host);
-        self.policies.settle(ctx.now);
+        self.policies.flush_due(ctx.now);
         self.deferred.flush_due(ctx.now);
-        watch.passed(Stage::Deliver);
+        watch.stage_done(Stage::Deliver);
         self.traffic.held = self.reassembly.held();
         self.marks.clear();
     }
 
-    fn run_all(&mut self, batch: &mut Batch, ctx: &mut BatchCtx<'_>, watch: &mut impl Watch) {
+    fn run_all(&mut self, batch: &mut Batch, ctx: &mut BatchCtx<'_>, watch: &mut impl StageWatch) {
         let (mut rest, mut same_sa, mut interleaved) = (batch.drain(), true, true);
         // A slow-path packet among many others does not end the fast path.
         let mut most = usize::MAX;
@@ -205,7 +207,7 @@ impl Inbound {
         rest: &mut Drain<'_, PacketBuf>,
         most: usize,
         ctx: &mut BatchCtx<'_>,
-        watch: &mut impl Watch,
+        watch: &mut impl StageWatch,
     ) {
         self.rx_cache.begin(ctx.snapshot);
         // With many SAs the whole batch goes together, so that each SA is charged once. Device
@@ -215,25 +217,25 @@ impl Inbound {
         if !self.marks.is_empty() {
             self.admit_from_device(ctx);
         }
-        watch.passed(Stage::Receive);
+        watch.stage_done(Stage::Receive);
         self.decapsulate_layers(ctx, watch);
         self.deliver(ctx, watch);
-        watch.passed(Stage::Deliver);
+        watch.stage_done(Stage::Deliver);
         self.finish_items();
     }
 
     /// Stages 2 to 7, once per layer.
-    fn decapsulate_layers(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl Watch) {
+    fn decapsulate_layers(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl StageWatch) {
         for _ in 0..=MAX_DEPTH {
             self.classify_and_match(ctx);
-            watch.passed(Stage::Peel);
+            watch.stage_done(Stage::Peel);
             if self.sealed.is_empty() {
                 break;
             }
             self.open(ctx);
-            watch.passed(Stage::Open);
+            watch.stage_done(Stage::Open);
             let more = self.accept(ctx);
-            watch.passed(Stage::Accept);
+            watch.stage_done(Stage::Accept);
             if !more {
                 break;
             }
@@ -248,9 +250,13 @@ impl Inbound {
     }
 
     /// Like [`Inbound::run`], for packets from a device.
-    pub(crate) fn run_marked(&mut self, received: &mut Vec<Received>, ctx: &mut BatchCtx<'_>) {
+    pub(crate) fn run_marked(
+        &mut self,
+        received: &mut Vec<ReceivedPacket>,
+        ctx: &mut BatchCtx<'_>,
+    ) {
         let mut batch = std::mem::take(&mut self.from_device);
-        for Received { packet, mark } in received.drain(..) {
+        for ReceivedPacket { packet, mark } in received.drain(..) {
             batch.push(packet);
             self.marks.push(mark);
         }
@@ -260,18 +266,18 @@ impl Inbound {
 
     /// Flushes the deferred counters of policies and SAs.
     pub(crate) fn flush_deferred(&mut self) {
-        self.policies.charge();
+        self.policies.flush();
         self.deferred.flush();
     }
 
     /// Whether any counter is deferred.
     pub(crate) fn has_deferred(&self) -> bool {
-        self.policies.owes() || self.deferred.has_pending()
+        self.policies.has_pending() || self.deferred.has_pending()
     }
 
     /// Releases removed SAs and some removed policies.
     pub(crate) fn release_stale(&mut self, snapshot: &Snapshot) {
-        self.policies.let_go(&snapshot.spd);
+        self.policies.release_stale(&snapshot.spd);
         self.rx_cache.release_stale(snapshot);
     }
 
@@ -288,10 +294,10 @@ impl Inbound {
             packet.prefetch_bytes();
             bytes += packet.len();
             match packet.segments {
-                Segments::Train { stride } if stride > 0 => {
+                Segments::Burst { stride } if stride > 0 => {
                     self.receive_burst(buffer, packet, stride);
                 }
-                Segments::Train { .. }
+                Segments::Burst { .. }
                 | Segments::One
                 | Segments::Tcp { .. }
                 | Segments::Udp { .. } => {

@@ -51,13 +51,14 @@ use std::vec::Drain;
 use uxfrm_packet::{Batch, IpPacket, PacketBuf, ParseError, SegmentPlan, Segments, checksum};
 
 use crate::bundle::{BundleCache, first_query};
-use crate::datapath::context::{BatchCtx, Traffic};
-use crate::flow_cache::Known;
+use crate::datapath::context::{BatchCtx, TrafficCounters};
+use crate::flow_cache::CachedVerdict;
 use crate::fragments::reassembly::Reassembly;
-use crate::pmtu::{self, ErrorBudget};
+use crate::pmtu::{self, IcmpRateLimit};
 use crate::sa::deferred_counters::DeferredCounters;
 use crate::{
-    AnswerId, Direction, DropReason, FlowKey, PolicyCache, Ruling, Settings, Snapshot, Stage, Watch,
+    Direction, DropReason, FlowKey, PolicyCache, PolicyOutcome, Settings, Snapshot, Stage,
+    StageWatch, VerdictId,
 };
 use interleaved::{FastPathResult, TxInterleaved};
 use pre_parsed::{PacketSummary, PreParsed};
@@ -71,7 +72,7 @@ pub use slow::acquire_queue::WaitingPacket;
 /// Outbound half of a worker: scratch buffers, caches and counters.
 #[derive(Debug)]
 pub(crate) struct Outbound {
-    pub(crate) traffic: Traffic,
+    pub(crate) traffic: TrafficCounters,
     items: Vec<TxItem>,
     /// Packets that are encapsulated in place.
     in_place: Vec<PacketBuf>,
@@ -93,7 +94,7 @@ pub(crate) struct Outbound {
     failed: Vec<usize>,
     /// Some item needs stage 9.
     needs_finish: bool,
-    icmp_limit: ErrorBudget,
+    icmp_limit: IcmpRateLimit,
     queued: AcquireQueue,
     /// Datagrams that the host has fragmented.
     reassembly: Reassembly,
@@ -110,7 +111,7 @@ const DATA_AHEAD: usize = 4;
 /// Packets with one verdict that are not yet counted for its policies.
 #[derive(Debug)]
 struct PolicyTally {
-    answer: AnswerId,
+    answer: VerdictId,
     packets: u32,
     bytes: u64,
 }
@@ -127,7 +128,7 @@ enum SeqSupply {
 impl Outbound {
     pub(crate) fn new(settings: &Settings) -> Self {
         Self {
-            traffic: Traffic::default(),
+            traffic: TrafficCounters::default(),
             items: Vec::with_capacity(uxfrm_packet::BATCH),
             in_place: Vec::with_capacity(uxfrm_packet::BATCH),
             interleaved: TxInterleaved::default(),
@@ -142,8 +143,8 @@ impl Outbound {
             usable_bundle: None,
             failed: Vec::new(),
             needs_finish: false,
-            icmp_limit: ErrorBudget::new(),
-            queued: AcquireQueue::new(settings.patience),
+            icmp_limit: IcmpRateLimit::new(),
+            queued: AcquireQueue::new(settings.acquire_queue),
             reassembly: Reassembly::default(),
             refragmented: Batch::default(),
             ident: fold_seed(settings.seed),
@@ -154,7 +155,7 @@ impl Outbound {
     #[inline]
     fn refresh_bundles(&mut self, snapshot: &Snapshot) {
         if self.cache.begin(snapshot) {
-            self.policies.forget_bundles();
+            self.policies.invalidate_bundles();
             // Another generation of an SA may have tighter limits.
             self.deferred.flush();
         }
@@ -162,18 +163,18 @@ impl Outbound {
 
     /// Flushes the deferred counters of policies and SAs.
     pub(crate) fn flush_deferred(&mut self) {
-        self.policies.charge();
+        self.policies.flush();
         self.deferred.flush();
     }
 
     /// Whether any counter is deferred.
     pub(crate) fn has_deferred(&self) -> bool {
-        self.policies.owes() || self.deferred.has_pending()
+        self.policies.has_pending() || self.deferred.has_pending()
     }
 
     /// Releases bundles of removed SAs, and some references to removed policies.
     pub(crate) fn release_stale(&mut self, snapshot: &Snapshot) {
-        self.policies.let_go(&snapshot.spd);
+        self.policies.release_stale(&snapshot.spd);
         self.refresh_bundles(snapshot);
         self.cache.release_stale(snapshot);
     }
@@ -189,42 +190,47 @@ impl Outbound {
         &mut self,
         batch: &mut Batch,
         ctx: &mut BatchCtx<'_>,
-        watch: &mut impl Watch,
+        watch: &mut impl StageWatch,
     ) {
-        self.policies.begin(&ctx.snapshot.spd);
+        self.policies.begin_batch(&ctx.snapshot.spd);
         self.refresh_bundles(ctx.snapshot);
         self.usable_bundle = None;
         self.resume(ctx);
         self.expire_fragments(ctx);
-        match batch.take_alone() {
+        match batch.take_single() {
             Some(packet) => self.receive_single(packet, ctx, watch),
             None => self.receive_batch(batch, ctx, watch),
         }
         self.flush_policy_tally();
-        self.policies.settle(ctx.now);
+        self.policies.flush_due(ctx.now);
         self.deferred.flush_due(ctx.now);
-        watch.passed(Stage::Frame);
+        watch.stage_done(Stage::Frame);
         self.flush_items(ctx, watch);
     }
 
     /// Stages 6 to 10 for all items.
     #[inline(never)]
-    fn send_items(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl Watch) {
+    fn send_items(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl StageWatch) {
         for depth in 0..std::mem::take(&mut self.max_layers) {
             self.reserve_numbers(depth, ctx);
-            watch.passed(Stage::Number);
+            watch.stage_done(Stage::Number);
             self.seal(depth, ctx);
-            watch.passed(Stage::Seal);
+            watch.stage_done(Stage::Seal);
             self.finish(depth);
-            watch.passed(Stage::Finish);
+            watch.stage_done(Stage::Finish);
         }
         self.transmit(ctx);
-        watch.passed(Stage::Transmit);
+        watch.stage_done(Stage::Transmit);
     }
 
     /// Stages 2 to 5 for a whole batch; on the fast path all later stages too.
     #[inline(never)]
-    fn receive_batch(&mut self, batch: &mut Batch, ctx: &mut BatchCtx<'_>, watch: &mut impl Watch) {
+    fn receive_batch(
+        &mut self,
+        batch: &mut Batch,
+        ctx: &mut BatchCtx<'_>,
+        watch: &mut impl StageWatch,
+    ) {
         if self.interleaved.is_expected() {
             return self.receive_interleaved(batch, ctx, watch);
         }
@@ -239,7 +245,7 @@ impl Outbound {
         &mut self,
         batch: &mut Batch,
         ctx: &mut BatchCtx<'_>,
-        watch: &mut impl Watch,
+        watch: &mut impl StageWatch,
     ) {
         let mut rest = batch.drain();
         let (mut in_place, mut others) = (0, 0);
@@ -267,7 +273,7 @@ impl Outbound {
         packets: &mut Drain<'_, PacketBuf>,
         most: usize,
         ctx: &mut BatchCtx<'_>,
-        watch: &mut impl Watch,
+        watch: &mut impl StageWatch,
     ) {
         let all = packets.as_slice();
         let count = all.len().min(most);
@@ -290,7 +296,7 @@ impl Outbound {
 
     /// [`Self::send_items`] if there are any.
     #[inline(always)]
-    fn flush_items(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl Watch) {
+    fn flush_items(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl StageWatch) {
         if !self.items.is_empty() {
             self.send_items(ctx, watch);
         }
@@ -316,7 +322,7 @@ impl Outbound {
         &mut self,
         packets: &[PacketBuf],
         ctx: &BatchCtx<'_>,
-        watch: &mut impl Watch,
+        watch: &mut impl StageWatch,
     ) {
         self.parsed.clear();
         for (place, packet) in packets.iter().enumerate() {
@@ -324,10 +330,10 @@ impl Outbound {
             packets.get(place + DATA_AHEAD).inspect(|packet| packet.prefetch_bytes());
             self.parsed.push(packet);
         }
-        watch.passed(Stage::Parse);
+        watch.stage_done(Stage::Parse);
         let PreParsed { flows, known, .. } = &mut self.parsed;
-        self.policies.know_each(&ctx.snapshot.spd, Direction::Out, flows, &[], known);
-        if ctx.snapshot.sad.is_far() {
+        self.policies.lookup_cached_batch(&ctx.snapshot.spd, Direction::Out, flows, &[], known);
+        if ctx.snapshot.sad.exceeds_cpu_cache() {
             self.prefetch_sas(ctx);
         }
         if self.cache.exceeds_cache() {
@@ -335,7 +341,7 @@ impl Outbound {
             let runs = self.parsed.known.chunk_by(|a, b| a.bundle() == b.bundle());
             self.cache.fetch(runs.filter_map(|run| run[0].bundle()));
         }
-        watch.passed(Stage::LookUp);
+        watch.stage_done(Stage::LookUp);
     }
 
     /// Prefetches the SAs of all flows without a cached bundle.
@@ -345,14 +351,15 @@ impl Outbound {
         let mut latest: Option<&FlowKey> = None;
         let queries = flows.iter().zip(known).filter_map(|(flow, known)| {
             // Consecutive packets are often of one flow.
-            let asks = known.answer.ruling() == Ruling::Protect && known.bundle().is_none();
+            let asks =
+                known.verdict.outcome() == PolicyOutcome::Protect && known.bundle().is_none();
             if !asks || latest.replace(flow) == Some(flow) {
                 return None;
             }
-            let entry = self.policies.answer(known.answer).first()?;
+            let entry = self.policies.policies(known.verdict).first()?;
             first_query(entry, flow, ctx.settings)
         });
-        ctx.snapshot.sad.fetch_outbound(queries);
+        ctx.snapshot.sad.prefetch_outbound(queries);
     }
 
     /// Stage 1 of one packet on the slow path.
@@ -360,7 +367,7 @@ impl Outbound {
         &mut self,
         mut packet: PacketBuf,
         summary: Option<&(PacketSummary, FlowKey)>,
-        known: Known,
+        known: CachedVerdict,
         ctx: &mut BatchCtx<'_>,
     ) {
         if packet.segments != Segments::One {
@@ -373,10 +380,10 @@ impl Outbound {
             return self.discard(packet, 1, DropReason::OutMalformed, ctx);
         };
         packet.trim(summary.total_len as usize);
-        if summary.fragment && ctx.snapshot.spd.asks_for_whole(Direction::Out) {
+        if summary.fragment && ctx.snapshot.spd.needs_whole_datagrams(Direction::Out) {
             return self.defragment(packet, ctx);
         }
-        self.tally_policy(known.answer, 1, packet.len() as u64);
+        self.tally_policy(known.verdict, 1, packet.len() as u64);
         match self.decide(flow, known, ctx) {
             Verdict::Bundle(bundle) => {
                 self.enter_bundle(packet, None, (summary, flow), bundle, ctx)
@@ -392,7 +399,7 @@ impl Outbound {
 
     /// Counts packets for the policies of a verdict, consecutive ones together.
     #[inline(always)]
-    fn tally_policy(&mut self, answer: AnswerId, packets: u32, bytes: u64) {
+    fn tally_policy(&mut self, answer: VerdictId, packets: u32, bytes: u64) {
         match &mut self.policy_tally {
             Some(policy_tally) if policy_tally.answer == answer => {
                 policy_tally.packets += packets;
@@ -417,7 +424,7 @@ impl Outbound {
         &mut self,
         mut packet: PacketBuf,
         summary: Option<&(PacketSummary, FlowKey)>,
-        known: Known,
+        known: CachedVerdict,
         ctx: &mut BatchCtx<'_>,
     ) {
         let plan = segment_plan(&packet);
@@ -429,7 +436,7 @@ impl Outbound {
         };
         packet.trim(summary.total_len as usize);
         let packets = u32::try_from(count).unwrap_or(u32::MAX);
-        self.policies.count(known.answer, packets, packet.len() as u64);
+        self.policies.count(known.verdict, packets, packet.len() as u64);
         match self.decide(flow, known, ctx) {
             Verdict::Pass if summary.options && Self::routes_around_policy(&packet, flow, ctx) => {
                 self.discard(packet, count, DropReason::OutUnprotected, ctx);
@@ -517,7 +524,7 @@ impl Outbound {
 /// Parses a packet: its segmentation plan and its IP header.
 fn parse_packet(packet: &PacketBuf) -> Result<(Option<SegmentPlan>, IpPacket), ParseError> {
     let plan = match packet.segments {
-        Segments::Train { .. } => None,
+        Segments::Burst { .. } => None,
         Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => segment_plan(packet)?,
     };
     Ok((plan, IpPacket::parse(packet.bytes())?))
@@ -529,7 +536,7 @@ fn segment_plan(packet: &PacketBuf) -> Result<Option<SegmentPlan>, ParseError> {
         Segments::One => Ok(None),
         Segments::Tcp { .. } | Segments::Udp { .. } => SegmentPlan::new(packet).map(Some),
         // Hosts deliver packets and super-packets, never segment bursts.
-        Segments::Train { .. } => Err(ParseError::NotSuper),
+        Segments::Burst { .. } => Err(ParseError::NotSuper),
     }
 }
 

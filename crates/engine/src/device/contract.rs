@@ -45,18 +45,18 @@ use crate::{DropReason, OffloadKind};
 
 /// Instructions for the device that go with an outbound packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Handover {
+pub struct OffloadOrder {
     /// The device that must send it; no other may.
     pub device: DeviceId,
     /// The SA that protects it. If the device has lost it, it drops the packet.
     pub handle: Handle,
     /// The task left to do.
-    pub task: Task,
+    pub task: OffloadTask,
 }
 
 /// Task left to do for a packet that is handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Task {
+pub enum OffloadTask {
     /// Crypto offload: write IV, ciphertext and ICV.
     Encrypt {
         /// Sequence number of the first packet, all 64 bits; others of a burst have the next ones.
@@ -76,11 +76,11 @@ pub enum Task {
 
 /// A packet for a device.
 #[derive(Debug)]
-pub struct Handed {
+pub struct OffloadedPacket {
     /// The packet.
     pub packet: PacketBuf,
     /// What the device is to do with it.
-    pub handover: Handover,
+    pub handover: OffloadOrder,
 }
 
 /// A device's metadata of a received packet that it decrypted, or tried to.
@@ -118,7 +118,7 @@ pub enum DeviceStatus {
 
 /// A packet from a device.
 #[derive(Debug)]
-pub struct Received {
+pub struct ReceivedPacket {
     /// The packet.
     pub packet: PacketBuf,
     /// The device's metadata; `None` if it passed the packet on as it came.
@@ -138,7 +138,7 @@ impl DeviceStatus {
     }
 }
 
-impl Task {
+impl OffloadTask {
     /// Kind of offload.
     #[must_use]
     pub const fn kind(self) -> OffloadKind {
@@ -149,7 +149,7 @@ impl Task {
     }
 }
 
-impl From<PacketBuf> for Received {
+impl From<PacketBuf> for ReceivedPacket {
     fn from(packet: PacketBuf) -> Self {
         Self { packet, mark: None }
     }
@@ -157,8 +157,8 @@ impl From<PacketBuf> for Received {
 
 impl Attachment {
     /// Handover of a task to this device and SA.
-    pub(crate) const fn over(self, task: Task) -> Handover {
-        Handover { device: self.device, handle: self.handle, task }
+    pub(crate) const fn over(self, task: OffloadTask) -> OffloadOrder {
+        OffloadOrder { device: self.device, handle: self.handle, task }
     }
 }
 
@@ -182,8 +182,8 @@ mod tests {
 
     #[test]
     fn device_metadata_is_small() {
-        assert!(size_of::<Handed>() <= 32, "{}", size_of::<Handed>());
-        assert!(size_of::<Received>() <= 32, "{}", size_of::<Received>());
+        assert!(size_of::<OffloadedPacket>() <= 32, "{}", size_of::<OffloadedPacket>());
+        assert!(size_of::<ReceivedPacket>() <= 32, "{}", size_of::<ReceivedPacket>());
         assert!(size_of::<Option<Attachment>>() <= 12);
     }
 }

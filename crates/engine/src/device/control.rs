@@ -7,11 +7,13 @@
 use std::fmt::Debug;
 
 use crate::error::DeviceRefusal;
-use crate::sa::usage::DeviceCounts;
-use crate::{Attachment, DeviceId, Handle, History, IvPrefix, Policy, Position, SaConfig, Wanted};
+use crate::sa::usage::DeviceSaCounters;
+use crate::{
+    Attachment, DeviceId, Handle, IvPrefix, Policy, SaConfig, SaHistory, SaProgress, SaRequest,
+};
 
 /// Devices that take SAs and policies.
-pub trait Devices: Debug + Send {
+pub trait OffloadDevices: Debug + Send {
     /// `xfrm_dev_state_add`, including the device look-up: attaches an SA to the device that it
     /// names. `None`: software does the work, silently, as in Linux with crypto offload where the
     /// device cannot; never with packet offload. The device has a place for the SA then, and
@@ -23,11 +25,11 @@ pub trait Devices: Debug + Send {
 
     /// Opens an SA for packets, with the numbers and counters of `position`; again when others have
     /// carried it further (`XFRM_MSG_NEWAE`). Numbers only rise: what was received stays received.
-    fn open_state(&mut self, device: DeviceId, handle: Handle, position: &Position);
+    fn open_state(&mut self, device: DeviceId, handle: Handle, position: &SaProgress);
 
     /// History of an SA with packet offload that another process carried until now: failures,
     /// latest use, and whether the soft limit was reported.
-    fn set_history(&mut self, device: DeviceId, handle: Handle, history: &History);
+    fn set_history(&mut self, device: DeviceId, handle: Handle, history: &SaHistory);
 
     /// `XFRM_MSG_UPDSA`: an SA continues with other limits and encapsulation; a soft limit may be
     /// passed again.
@@ -38,8 +40,11 @@ pub trait Devices: Debug + Send {
     ///
     /// # Errors
     /// A [`DeviceRefusal`]: then there is no larval SA and no acquire.
-    fn attach_larval(&mut self, device: DeviceId, wanted: &Wanted)
-    -> Result<Handle, DeviceRefusal>;
+    fn attach_larval(
+        &mut self,
+        device: DeviceId,
+        wanted: &SaRequest,
+    ) -> Result<Handle, DeviceRefusal>;
 
     /// Sequence numbers that an SA with packet offload may use, which the device assigns itself:
     /// above `used` and up to `ceiling`. Not in the kernel: with keys that survive a restart,
@@ -78,7 +83,7 @@ pub trait Devices: Debug + Send {
 
     /// `xdo_dev_state_update_stats`: counters of an SA with packet offload; `None` if the device
     /// does not have it (any more).
-    fn counts(&mut self, device: DeviceId, handle: Handle) -> Option<DeviceCounts>;
+    fn counts(&mut self, device: DeviceId, handle: Handle) -> Option<DeviceSaCounters>;
 
     /// Received numbers in the window of an SA with packet offload; empty if the device does not
     /// have it (any more).
@@ -102,7 +107,7 @@ pub enum DeviceEvent {
 #[derive(Debug)]
 pub(crate) struct NoDevices;
 
-impl Devices for NoDevices {
+impl OffloadDevices for NoDevices {
     fn attach_state(&mut self, state: &SaConfig) -> Result<Option<Attachment>, DeviceRefusal> {
         use crate::OffloadKind;
         match state.offload.as_ref().map(|offload| offload.kind) {
@@ -111,13 +116,13 @@ impl Devices for NoDevices {
         }
     }
 
-    fn open_state(&mut self, _: DeviceId, _: Handle, _: &Position) {}
+    fn open_state(&mut self, _: DeviceId, _: Handle, _: &SaProgress) {}
 
-    fn set_history(&mut self, _: DeviceId, _: Handle, _: &History) {}
+    fn set_history(&mut self, _: DeviceId, _: Handle, _: &SaHistory) {}
 
     fn update_state(&mut self, _: DeviceId, _: Handle, _: &SaConfig) {}
 
-    fn attach_larval(&mut self, _: DeviceId, _: &Wanted) -> Result<Handle, DeviceRefusal> {
+    fn attach_larval(&mut self, _: DeviceId, _: &SaRequest) -> Result<Handle, DeviceRefusal> {
         Err(DeviceRefusal::invalid(""))
     }
 
@@ -139,7 +144,7 @@ impl Devices for NoDevices {
 
     fn advance_esn(&mut self, _: DeviceId, _: Handle, _: u64) {}
 
-    fn counts(&mut self, _: DeviceId, _: Handle) -> Option<DeviceCounts> {
+    fn counts(&mut self, _: DeviceId, _: Handle) -> Option<DeviceSaCounters> {
         None
     }
 

@@ -16,11 +16,11 @@ use crate::{DropReason, Family, FlowKey, Mode, Sa, SourcePorts};
 
 /// Encapsulation by one SA.
 #[derive(Debug)]
-pub struct Encapsulation(EncapLayer);
+pub struct EspEncapsulator(EncapLayer);
 
 /// Lengths of a packet that is to be encapsulated.
 #[derive(Clone, Copy, Debug)]
-pub struct Measured {
+pub struct EncapPlan {
     inner: InnerInfo,
     after: InnerInfo,
     len: usize,
@@ -29,7 +29,7 @@ pub struct Measured {
     total: usize,
 }
 
-impl Measured {
+impl EncapPlan {
     /// Bytes of new headers before the packet.
     #[must_use]
     pub const fn before(&self) -> usize {
@@ -49,7 +49,7 @@ impl Measured {
     }
 }
 
-impl Encapsulation {
+impl EspEncapsulator {
     /// Encapsulation by `sa`. Its tunnel source must be known.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ impl Encapsulation {
     /// # Errors
     /// [`DropReason::OutMalformed`]; [`DropReason::OutModeMismatch`] in transport mode for a packet
     /// of the other family; [`DropReason::OutNoRoom`] if the result would exceed an IP packet.
-    pub fn measure(&self, packet: &[u8]) -> Result<Measured, DropReason> {
+    pub fn measure(&self, packet: &[u8]) -> Result<EncapPlan, DropReason> {
         let ip = IpPacket::parse(packet).map_err(|_| DropReason::OutMalformed)?;
         if ip.total_len != packet.len() {
             return Err(DropReason::OutMalformed);
@@ -89,7 +89,7 @@ impl Encapsulation {
         if total > usize::from(u16::MAX) {
             return Err(DropReason::OutNoRoom);
         }
-        Ok(Measured {
+        Ok(EncapPlan {
             inner,
             after: self.0.after(&inner),
             len: packet.len(),
@@ -104,24 +104,24 @@ impl Encapsulation {
     /// end of the ICV. `id` is the identification of an outer IPv4 header without DF.
     pub fn wrap(
         &self,
-        measured: &Measured,
+        measured: &EncapPlan,
         room: &mut [u8],
         sequence: u64,
         id: u16,
     ) -> Range<usize> {
-        let Measured { inner, after, len, .. } = measured;
+        let EncapPlan { inner, after, len, .. } = measured;
         headers::wrap(room, *len, &self.0, (inner, after), SeqAndId { sequence, id })
     }
 
     /// Writes the UDP checksum over IPv6, which covers sealed bytes.
-    pub fn finish(&self, measured: &Measured, packet: &mut [u8]) {
+    pub fn finish(&self, measured: &EncapPlan, packet: &mut [u8]) {
         headers::finish(packet, &self.0, &measured.after);
     }
 }
 
 /// Result of decapsulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decapsulated {
+pub struct DecapResult {
     /// Range of the plain packet. There may be TFC padding beyond its own length.
     pub plain: Range<usize>,
     /// Bytes charged to the SA: ESP payload without padding.
@@ -140,7 +140,7 @@ pub fn decapsulate(
     packet: &mut [u8],
     esp: Range<usize>,
     sa: &Sa,
-) -> Result<Decapsulated, DropReason> {
+) -> Result<DecapResult, DropReason> {
     let ip = IpPacket::parse(packet).map_err(|_| DropReason::InMalformed)?;
     let (transform, words) = (sa.transform(), sa.config());
     let esp_header_len = uxfrm_packet::esp::HEADER_LEN + transform.iv_len();
@@ -177,7 +177,7 @@ pub fn decapsulate(
             return Err(DropReason::InModeMismatch);
         }
     };
-    Ok(Decapsulated { plain: from..until, charged: stripped.len, renewed })
+    Ok(DecapResult { plain: from..until, charged: stripped.len, renewed })
 }
 
 #[cfg(test)]
@@ -187,7 +187,7 @@ mod tests {
     use zerocopy::IntoBytes;
 
     use super::*;
-    use crate::{Moment, SaConfig, SaWords, UdpEncap, UdpEncapKind, sa::sample};
+    use crate::{Moment, SaConfig, SharedSaConfig, UdpEncap, UdpEncapKind, sa::sample};
 
     fn plain() -> Vec<u8> {
         let ends = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
@@ -198,7 +198,7 @@ mod tests {
 
     fn sa(mode: Mode, encap: Option<UdpEncap>) -> Arc<Sa> {
         let config = SaConfig { mode, encap, ..sample("10.0.0.2", 7) };
-        let words = SaWords::of(&config, Backend::Portable);
+        let words = SharedSaConfig::of(&config, Backend::Portable);
         Sa::new(&config, Arc::new(words), Moment(0))
     }
 
@@ -219,7 +219,7 @@ mod tests {
             (Mode::Transport, Some(udp), 24),
             (Mode::Tunnel, Some(spread), 44),
         ] {
-            let encapsulation = Encapsulation::new(&sa(mode, encap), 64).unwrap();
+            let encapsulation = EspEncapsulator::new(&sa(mode, encap), 64).unwrap();
             let measured = encapsulation.measure(&plain()).unwrap();
             assert_eq!(measured.before(), before);
             let mut room = vec![0; measured.total()];
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn unsuitable_packet_gives_drop_reason() {
-        let transport = Encapsulation::new(&sa(Mode::Transport, None), 64).unwrap();
+        let transport = EspEncapsulator::new(&sa(Mode::Transport, None), 64).unwrap();
         let mut long = plain();
         long.push(0);
         assert_eq!(transport.measure(&long).unwrap_err(), DropReason::OutMalformed);

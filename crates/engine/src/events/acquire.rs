@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::sa::request::Wanted;
+use crate::sa::request::SaRequest;
 use crate::{Moment, PolicyIndex};
 
 /// Whether a key manager listens for acquires (`net/xfrm/xfrm_state.c: km_is_alive`).
@@ -52,19 +52,19 @@ pub enum KeyManagers {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Acquires {
+pub struct AcquireView {
     /// Whether key managers listen.
     pub key_managers: KeyManagers,
     /// Lifetime of a larval SA (`net.core.xfrm_acq_expires`), which is how long packets wait.
     pub lifetime: Duration,
     /// Pending acquires, each with the expiry of its larval SA.
-    pub pending: Arc<HashMap<Wanted, Moment>>,
+    pub pending: Arc<HashMap<SaRequest, Moment>>,
     /// SAs whose larval SA a device refused, each with the time to ask again; until then packets
     /// that need it are dropped. Linux asks with each packet.
-    pub refused: Arc<HashMap<Wanted, Moment>>,
+    pub refused: Arc<HashMap<SaRequest, Moment>>,
 }
 
-impl Default for Acquires {
+impl Default for AcquireView {
     /// No key manager; 30 seconds.
     fn default() -> Self {
         let lifetime = Duration::from_secs(30);
@@ -77,19 +77,19 @@ impl Default for Acquires {
     }
 }
 
-impl Acquires {
+impl AcquireView {
     /// Whether a device refused this SA and is not to be asked yet.
-    pub(crate) fn is_refused(&self, wanted: &Wanted, now: Moment) -> bool {
+    pub(crate) fn is_refused(&self, wanted: &SaRequest, now: Moment) -> bool {
         self.refused.get(wanted).is_some_and(|again| now < *again)
     }
 }
 
 /// A template without an SA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Missing {
+pub(crate) struct MissingSa {
     /// The template's policy.
     pub(crate) policy: PolicyIndex,
     /// Index among the policy's templates.
     pub(crate) template: u8,
-    pub(crate) wanted: Wanted,
+    pub(crate) wanted: SaRequest,
 }

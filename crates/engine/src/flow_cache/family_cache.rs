@@ -9,10 +9,10 @@ use super::admission::reuse::{ReuseSampler, SamplerSettings};
 use super::key::{BuildKeys, CacheKey};
 use super::table::{Epochs, FlowTable, HashedKey, InsertOutcome, ProbeResult, Value};
 use super::verdicts::VerdictTable;
-use super::{CacheMode, CacheSettings, CacheStats, Known, LookupContext};
+use super::{CacheMode, CacheSettings, CacheStats, CachedVerdict, LookupContext};
 use crate::FlowKey;
 use crate::spd::classifier::LOOKUP_BATCH;
-use crate::spd::verdict::AnswerId;
+use crate::spd::verdict::VerdictId;
 
 /// Flows of one family: keys of `N` words in slots of `W`.
 #[derive(Debug)]
@@ -138,7 +138,7 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
         flows: &[FlowKey],
         mut keys: impl BuildKeys<N>,
         verdicts: &mut VerdictTable,
-        found: &mut impl FnMut(&[Known]),
+        found: &mut impl FnMut(&[CachedVerdict]),
     ) {
         match self.state {
             CacheState::Active => self.lookup_table(lookup, flows, keys, verdicts, found),
@@ -175,23 +175,23 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
 
     /// Cached verdict of a flow in its primary line. Does not count, and does not ask the SPD.
     #[inline(always)]
-    pub(super) fn find_primary(&self, key: &HashedKey<N>, now: Epochs) -> Option<Known> {
+    pub(super) fn find_primary(&self, key: &HashedKey<N>, now: Epochs) -> Option<CachedVerdict> {
         if self.state != CacheState::Active {
             return None;
         }
         let Value { answer, bundle } = self.table.find_primary(key, now)?;
-        Some(Known { answer: AnswerId(answer), bundle })
+        Some(CachedVerdict { verdict: VerdictId(answer), bundle })
     }
 
     /// [`FamilyCache::find_primary`] in all lines.
     #[inline(never)]
-    pub(super) fn find_overflow(&self, key: &HashedKey<N>, now: Epochs) -> Option<Known> {
+    pub(super) fn find_overflow(&self, key: &HashedKey<N>, now: Epochs) -> Option<CachedVerdict> {
         if self.state != CacheState::Active {
             return None;
         }
         match self.table.find(key, now) {
             ProbeResult::Fresh(Value { answer, bundle }) => {
-                Some(Known { answer: AnswerId(answer), bundle })
+                Some(CachedVerdict { verdict: VerdictId(answer), bundle })
             }
             ProbeResult::Stale(_) | ProbeResult::Absent => None,
         }
@@ -219,7 +219,7 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
         flow: &FlowKey,
         key: CacheKey<N>,
         verdicts: &mut VerdictTable,
-    ) -> Known {
+    ) -> CachedVerdict {
         match self.find_hit(lookup, key) {
             Some(known) => known,
             None => self.lookup_miss(lookup, flow, key, verdicts),
@@ -228,7 +228,7 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
 
     /// Cached verdict of a flow in its primary line.
     #[inline]
-    fn find_hit(&mut self, lookup: &LookupContext<'_>, key: CacheKey<N>) -> Option<Known> {
+    fn find_hit(&mut self, lookup: &LookupContext<'_>, key: CacheKey<N>) -> Option<CachedVerdict> {
         if self.state != CacheState::Active {
             return None;
         }
@@ -238,7 +238,7 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
         if self.hit_rate.note(1, 1, 0) {
             self.decide(lookup);
         }
-        Some(Known { answer: AnswerId(answer), bundle })
+        Some(CachedVerdict { verdict: VerdictId(answer), bundle })
     }
 
     #[inline(never)]
@@ -248,14 +248,14 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
         flow: &FlowKey,
         key: CacheKey<N>,
         verdicts: &mut VerdictTable,
-    ) -> Known {
-        let mut found = Known::NOTHING;
+    ) -> CachedVerdict {
+        let mut found = CachedVerdict::NOTHING;
         self.lookup_batch(
             lookup,
             std::slice::from_ref(flow),
             key,
             verdicts,
-            &mut |known: &[Known]| {
+            &mut |known: &[CachedVerdict]| {
                 found = known.first().copied().unwrap_or(found);
             },
         );
@@ -268,13 +268,13 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
         lookup: &LookupContext<'_>,
         flows: &[FlowKey],
         verdicts: &mut VerdictTable,
-        found: &mut impl FnMut(&[Known]),
+        found: &mut impl FnMut(&[CachedVerdict]),
     ) {
         self.stats.bypassed += flows.len() as u64;
         for flows in flows.chunks(LOOKUP_BATCH) {
-            let mut known = [AnswerId::NONE; LOOKUP_BATCH];
+            let mut known = [VerdictId::NONE; LOOKUP_BATCH];
             lookup.query_policies(verdicts, flows, &mut known);
-            found(&known.map(Known::only)[..flows.len()]);
+            found(&known.map(CachedVerdict::without_bundle)[..flows.len()]);
         }
     }
 
@@ -306,7 +306,7 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
         };
         if let Some(room) = self.sampler.decide_resume(flows.len(), sampler_settings) {
             let room = room.max(SMALLEST).min(sampler_settings.most);
-            if self.cost.is_below_hit(room * CacheSettings::BYTES[usize::from(N != 2)]) {
+            if self.cost.is_below_hit(room * CacheSettings::BYTES_PER_FLOW[usize::from(N != 2)]) {
                 return self.sampler.begin(REST_WHEN_CHEAP);
             }
             self.state = CacheState::Active;
@@ -326,7 +326,7 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
         flows: &[FlowKey],
         mut keys: impl BuildKeys<N>,
         verdicts: &mut VerdictTable,
-        found: &mut impl FnMut(&[Known]),
+        found: &mut impl FnMut(&[CachedVerdict]),
     ) {
         if self.table.room() < FlowTable::<N, W>::room_for(SMALLEST.min(self.settings.flows)) {
             self.resize(SMALLEST.min(self.settings.flows));
@@ -366,18 +366,20 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
         flows: &[FlowKey],
         mut hashed: impl FnMut(&FlowTable<N, W>, usize) -> HashedKey<N>,
         verdicts: &mut VerdictTable,
-        found: &mut impl FnMut(&[Known]),
+        found: &mut impl FnMut(&[CachedVerdict]),
     ) {
-        let mut known = ArrayVec::<Known, FLOWS_AHEAD>::new();
+        let mut known = ArrayVec::<CachedVerdict, FLOWS_AHEAD>::new();
         let mut others = ArrayVec::<_, FLOWS_AHEAD>::new();
         for at in 0..flows.len().min(FLOWS_AHEAD) {
             let key = hashed(&self.table, at);
             known.push(match self.table.find_primary(&key, lookup.now) {
-                Some(Value { answer, bundle }) => Known { answer: AnswerId(answer), bundle },
+                Some(Value { answer, bundle }) => {
+                    CachedVerdict { verdict: VerdictId(answer), bundle }
+                }
                 None => {
                     self.table.prefetch_overflow(&key);
                     others.push((at, key));
-                    Known::NOTHING
+                    CachedVerdict::NOTHING
                 }
             });
         }
@@ -405,7 +407,7 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
         flows: &[FlowKey],
         others: &[(usize, HashedKey<N>)],
         verdicts: &mut VerdictTable,
-        known: &mut [Known],
+        known: &mut [CachedVerdict],
     ) -> ArrayVec<Miss<N>, LOOKUP_BATCH> {
         let mut open = ArrayVec::new();
         let mut far = ArrayVec::<_, LOOKUP_BATCH>::new();
@@ -443,21 +445,21 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
         flow: &FlowKey,
         probe_result: ProbeResult,
         verdicts: &mut VerdictTable,
-    ) -> Option<Known> {
+    ) -> Option<CachedVerdict> {
         let place = match probe_result {
             ProbeResult::Fresh(Value { answer, bundle }) => {
-                return Some(Known { answer: AnswerId(answer), bundle });
+                return Some(CachedVerdict { verdict: VerdictId(answer), bundle });
             }
             ProbeResult::Stale(place) => place,
             ProbeResult::Absent => return None,
         };
         let LookupContext { direction, now, concerned, .. } = *lookup;
         let (since, Value { answer, bundle }) = self.table.outdated(place, now);
-        let answer = AnswerId(answer);
+        let answer = VerdictId(answer);
         let holds = !concerned.is(direction, flow, since) && verdicts.revalidate(answer, since);
         holds.then(|| {
             self.table.confirm(place, now);
-            Known { answer, bundle }
+            CachedVerdict { verdict: answer, bundle }
         })
     }
 
@@ -469,18 +471,18 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
         flows: &[FlowKey],
         open: &[Miss<N>],
         verdicts: &mut VerdictTable,
-        known: &mut [Known],
+        known: &mut [CachedVerdict],
     ) -> usize {
         let missed: ArrayVec<FlowKey, LOOKUP_BATCH> =
             open.iter().map(|(at, ..)| flows[*at]).collect();
-        let mut found = [AnswerId::NONE; LOOKUP_BATCH];
+        let mut found = [VerdictId::NONE; LOOKUP_BATCH];
         lookup.query_policies(verdicts, &missed, &mut found);
         if self.cost.is_sample_due(missed.len()) {
             missed.first().into_iter().for_each(|flow| self.cost.sample(lookup, flow));
         }
         let mut evicted = 0;
         for ((at, key, probe_result), answer) in open.iter().zip(&found) {
-            known[*at] = Known::only(*answer);
+            known[*at] = CachedVerdict::without_bundle(*answer);
             let settled = self.store_miss(key, *probe_result, answer.0, lookup.now);
             evicted += usize::from(settled == InsertOutcome::Evicted);
         }

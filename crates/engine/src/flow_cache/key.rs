@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use uxfrm_packet::FlowWords;
+use uxfrm_packet::Ipv4FlowKey;
 
 use crate::{Direction, FlowKey, Spi};
 
@@ -128,7 +128,7 @@ pub(crate) fn v4(flow: &FlowKey, direction: Direction, context: u32, spi: Spi) -
 
 /// [`v4`] for an outbound packet that came by no SA.
 #[inline(always)]
-pub(crate) fn outbound(flow: &FlowWords, context: u32) -> V4 {
+pub(crate) fn outbound(flow: &Ipv4FlowKey, context: u32) -> V4 {
     let [source, destination] = flow.ends;
     let upper = u64::from(flow.ports) << 32
         | u64::from(flow.protocol.0) << 24
@@ -184,7 +184,7 @@ mod tests {
                 destination_port: ports[1],
                 ..FlowKey::between(source, destination)
             };
-            let words = FlowWords {
+            let words = Ipv4FlowKey {
                 ends: ends.map(u32::from_ne_bytes),
                 ports: u32::from(ports[0]) << 16 | u32::from(ports[1]),
                 protocol,

@@ -3,50 +3,50 @@
 //!
 //! Probes only read the cache. Misses are left to the caller, who has the whole flow.
 
-use uxfrm_packet::{FlowWords, PacketBuf};
+use uxfrm_packet::{Ipv4FlowKey, PacketBuf};
 
 use super::table::HashedKey;
-use super::{Known, LookupContext, PolicyCache, key};
+use super::{CachedVerdict, LookupContext, PolicyCache, key};
 use crate::{Direction, Spd};
 
 /// Hashed key of a packet's flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Trail(HashedKey<2>);
+pub(crate) struct FlowProbe(HashedKey<2>);
 
 impl PolicyCache {
     /// Makes the probe of a packet with these header words.
     #[inline(always)]
-    pub(crate) fn trail(&mut self, words: &FlowWords, packet: &PacketBuf) -> Trail {
+    pub(crate) fn probe(&mut self, words: &Ipv4FlowKey, packet: &PacketBuf) -> FlowProbe {
         let context = self.contexts.number_of([packet.mark, packet.if_id, 0]);
-        Trail(self.v4.hash(key::outbound(words, context)))
+        FlowProbe(self.v4.hash(key::outbound(words, context)))
     }
 
     /// Prefetches what [`PolicyCache::follow`] reads.
     #[inline(always)]
-    pub(crate) fn fetch_trail(&self, trail: &Trail) {
+    pub(crate) fn prefetch_primary(&self, trail: &FlowProbe) {
         self.v4.prefetch(&trail.0);
     }
 
     /// Cached verdict of a flow in its primary line.
     #[inline(always)]
-    pub(crate) fn follow(&self, trail: &Trail) -> Option<Known> {
+    pub(crate) fn probe_primary(&self, trail: &FlowProbe) -> Option<CachedVerdict> {
         self.v4.find_primary(&trail.0, self.now)
     }
 
     /// Cached verdict of a flow in any line.
     #[inline(always)]
-    pub(crate) fn follow_far(&self, trail: &Trail) -> Option<Known> {
+    pub(crate) fn probe_overflow(&self, trail: &FlowProbe) -> Option<CachedVerdict> {
         self.v4.find_overflow(&trail.0, self.now)
     }
 
     /// Prefetches what [`PolicyCache::follow_far`] mostly reads.
     #[inline(always)]
-    pub(crate) fn fetch_far(&self, trail: &Trail) {
+    pub(crate) fn prefetch_overflow(&self, trail: &FlowProbe) {
         self.v4.prefetch_overflow(&trail.0);
     }
 
     /// Counts probes that hit.
-    pub(crate) fn count_followed(&mut self, spd: &Spd, flows: usize) {
+    pub(crate) fn count_probe_hits(&mut self, spd: &Spd, flows: usize) {
         let (direction, now, concerned) = (Direction::Out, self.now, &self.concerned);
         let lookup = LookupContext { spd, direction, now, concerned };
         self.v4.count_found(&lookup, flows);

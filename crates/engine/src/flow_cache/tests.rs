@@ -30,9 +30,9 @@ fn cache(mode: CacheMode, flows: usize) -> PolicyCache {
 
 fn lookup_batch(cache: &mut PolicyCache, database: &Database, flow: &FlowKey) -> Option<u32> {
     let snapshot = database.snapshot();
-    cache.begin(&snapshot.spd);
+    cache.begin_batch(&snapshot.spd);
     let id = cache.lookup(&snapshot.spd, Direction::Out, flow, Spi(0));
-    cache.answer(id).first().map(|entry| entry.index().0)
+    cache.policies(id).first().map(|entry| entry.index().0)
 }
 
 fn add(database: &mut Database, priority: u32, last: u8) -> u32 {
@@ -61,8 +61,8 @@ fn cache_batch_records_new_policies_behind_known_ones() {
     assert_eq!(lookup_batch(&mut cache, &database, &flow(3)), policies[2]);
     let spd = &database.snapshot().spd;
     let mut found = Vec::new();
-    cache.lookup_each(spd, Direction::Out, &[1, 2, 3].map(flow), Spi(0), &mut found);
-    let told = |id: &AnswerId| cache.answer(*id).first().map(|entry| entry.index().0);
+    cache.lookup_batch(spd, Direction::Out, &[1, 2, 3].map(flow), Spi(0), &mut found);
+    let told = |id: &VerdictId| cache.policies(*id).first().map(|entry| entry.index().0);
     assert_eq!(found.iter().map(told).collect::<Vec<_>>(), policies);
 }
 
@@ -110,7 +110,7 @@ fn cache_epoch_wrap_finds_no_old_entries() {
         }
         // Every batch sees other policies.
         cache.generation = None;
-        cache.begin(&database.snapshot().spd);
+        cache.begin_batch(&database.snapshot().spd);
     }
 }
 
@@ -148,7 +148,7 @@ fn cache_family_sees_changes_when_other_family_is_off() {
         [(flow(1), [CacheMode::On, CacheMode::Off]), (sixth, [CacheMode::Off, CacheMode::On])]
     {
         let mut database = Database::new(Backend::Portable, 1);
-        let families = CacheFamilies { v4: settings(four), v6: settings(six) };
+        let families = CacheFamilySettings { v4: settings(four), v6: settings(six) };
         let mut cache = PolicyCache::new(families, 7);
         for _ in 0..3 {
             assert_eq!(lookup_batch(&mut cache, &database, &flow), None);
@@ -179,7 +179,7 @@ fn cache_key_contains_all_deciding_fields() {
         let snapshot = database.snapshot();
         for (direction, spi) in [(Direction::In, Spi(1)), (Direction::In, Spi(2))] {
             let id = cache.lookup(&snapshot.spd, direction, &flow(1), spi);
-            assert!(cache.answer(id).is_empty());
+            assert!(cache.policies(id).is_empty());
         }
     }
     assert_eq!(cache.stats().entries, 5, "two SPIs are two flows");
@@ -245,7 +245,7 @@ fn cache_epoch_wrap_while_bypassed_finds_no_old_entries() {
     better.selector.source = Prefix::host(flow(1).source);
     let better = database.apply(Moment(0), |change| change.add_policy(better).unwrap().index().0);
     cache.now.policies = u16::MAX;
-    cache.begin(&database.snapshot().spd);
+    cache.begin_batch(&database.snapshot().spd);
     assert_eq!(cache.now.policies, 1);
     let comes_back = (0..1_000_000).any(|_| {
         lookup_batch(&mut cache, &database, &flow(2));
@@ -570,12 +570,12 @@ fn cache_memory_with_few_flows_is_small_and_reported() {
 /// The policies that decide over the flows to 200 hosts, each found twice.
 fn met(cache: &mut PolicyCache, database: &Database) -> Vec<std::sync::Weak<PolicyEntry>> {
     let snapshot = database.snapshot();
-    cache.begin(&snapshot.spd);
+    cache.begin_batch(&snapshot.spd);
     let mut met = Vec::new();
     for last in 0..200 {
         for _ in 0..2 {
             let id = cache.lookup(&snapshot.spd, Direction::Out, &flow(last), Spi(0));
-            met.extend(cache.answer(id).iter().map(Arc::downgrade));
+            met.extend(cache.policies(id).iter().map(Arc::downgrade));
             cache.count(id, 1, 100);
         }
     }
@@ -599,14 +599,14 @@ fn cache_releases_removed_policies_and_keeps_others() {
         let mut cache = cache(mode, 4096);
         let gone = met(&mut cache, &database);
         assert_eq!(gone.len(), 400 * each);
-        cache.let_go(&database.snapshot().spd);
+        cache.release_stale(&database.snapshot().spd);
         assert!(gone.iter().all(|one| one.upgrade().is_some()), "they hold");
         database.apply(Moment(0), |change| {
             change.flush_policies(PolicyKind::Main);
             change.flush_policies(PolicyKind::Sub);
         });
         (0..100).for_each(|serial| change(&mut database, serial));
-        cache.let_go(&database.snapshot().spd);
+        cache.release_stale(&database.snapshot().spd);
         let left = gone.iter().filter(|one| one.upgrade().is_some()).count();
         assert_eq!(left, 0, "{mode:?}, {kind:?}");
         let again = add(&mut database, 1, 7);

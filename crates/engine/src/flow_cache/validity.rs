@@ -5,7 +5,7 @@ use crate::{Direction, FlowKey};
 
 /// Policy [epochs](super::table::Epochs) in which scopes were invalidated last.
 #[derive(Debug, Default)]
-pub(crate) struct Concerned {
+pub(crate) struct ScopeEpochs {
     /// By granularity.
     granularities: [BucketEpochs; PrefixGranularity::ALL.len()],
     /// Epoch in which all flows were invalidated.
@@ -21,7 +21,7 @@ struct BucketEpochs {
     each: Box<[u16]>,
 }
 
-impl Concerned {
+impl ScopeEpochs {
     /// Records the scopes that changed before an epoch; `None` if unknown.
     pub(crate) fn note(
         &mut self,

@@ -9,7 +9,7 @@ use super::counters::policy::CounterPages;
 use super::counters::valid_slots::ValidSlots;
 use super::sub_main_pairs::SubMainPairs;
 use crate::spd::classifier::LOOKUP_BATCH;
-use crate::spd::verdict::{AnswerId, PAIR, PLACE};
+use crate::spd::verdict::{PAIR, PLACE, VerdictId};
 use crate::{Action, Moment, PolicyEntry, PolicyKind};
 
 /// Policies by verdict number.
@@ -47,13 +47,13 @@ const RELEASE_STEP: usize = 4096;
 impl VerdictTable {
     /// The policies of a verdict.
     #[inline]
-    pub(super) fn policies(&self, id: AnswerId) -> &[Arc<PolicyEntry>] {
+    pub(super) fn policies(&self, id: VerdictId) -> &[Arc<PolicyEntry>] {
         match id {
-            AnswerId::NONE => &[],
-            AnswerId(pair) if pair & PAIR != 0 => {
+            VerdictId::NONE => &[],
+            VerdictId(pair) if pair & PAIR != 0 => {
                 self.pairs.find(pair & PLACE).map_or(&[], <[_; 2]>::as_slice)
             }
-            AnswerId(slot) => {
+            VerdictId(slot) => {
                 self.counters.find(slot & PLACE).map_or(&[], |counters| counters.entry.as_slice())
             }
         }
@@ -67,7 +67,11 @@ impl VerdictTable {
 
     /// Records that a packet matched a policy; returns its verdict.
     #[inline]
-    pub(super) fn record_match(&mut self, answer: AnswerId, entry: &Arc<PolicyEntry>) -> AnswerId {
+    pub(super) fn record_match(
+        &mut self,
+        answer: VerdictId,
+        entry: &Arc<PolicyEntry>,
+    ) -> VerdictId {
         if !self.valid.has(answer.slot()) {
             self.admit(answer, entry);
         }
@@ -76,18 +80,18 @@ impl VerdictTable {
 
     /// Whether the policy of a verdict was matched since policies changed.
     #[inline]
-    pub(super) fn is_known(&self, answer: AnswerId) -> bool {
+    pub(super) fn is_known(&self, answer: VerdictId) -> bool {
         self.valid.has(answer.slot())
     }
 
     /// Whether a verdict of an older epoch, not affected by changes, can be used: not if its policy
     /// was [released](VerdictTable::release_stale), and not for pairs, which have two scopes.
     #[inline]
-    pub(super) fn revalidate(&mut self, answer: AnswerId, since: u16) -> bool {
+    pub(super) fn revalidate(&mut self, answer: VerdictId, since: u16) -> bool {
         match answer {
-            AnswerId::NONE => true,
-            AnswerId(pair) if pair & PAIR != 0 => false,
-            AnswerId(slot) => {
+            VerdictId::NONE => true,
+            VerdictId(pair) if pair & PAIR != 0 => false,
+            VerdictId(slot) => {
                 let slot = slot & PLACE;
                 // Policies matched since are kept; no need to read them.
                 let is_held = since >= self.released_in || self.is_held(slot);
@@ -108,7 +112,7 @@ impl VerdictTable {
     #[inline(never)]
     pub(super) fn record_matches(
         &mut self,
-        found: &ArrayVec<(AnswerId, &Arc<PolicyEntry>), LOOKUP_BATCH>,
+        found: &ArrayVec<(VerdictId, &Arc<PolicyEntry>), LOOKUP_BATCH>,
     ) {
         for (answer, entry) in found {
             self.prefetch(*answer);
@@ -121,7 +125,7 @@ impl VerdictTable {
 
     /// Prefetches what [`VerdictTable::count`] reads.
     #[inline]
-    pub(super) fn prefetch(&self, answer: AnswerId) {
+    pub(super) fn prefetch(&self, answer: VerdictId) {
         if let Some(counters) = self.counters.find(answer.slot()) {
             uxfrm_packet::prefetch_far(counters);
         }
@@ -134,19 +138,19 @@ impl VerdictTable {
     }
 
     /// Verdict of a sub policy with a main one behind it.
-    pub(super) fn pair(&mut self, sub: &Arc<PolicyEntry>, main: &Arc<PolicyEntry>) -> AnswerId {
-        let _ = (self.record_match(sub.answer(), sub), self.record_match(main.answer(), main));
+    pub(super) fn pair(&mut self, sub: &Arc<PolicyEntry>, main: &Arc<PolicyEntry>) -> VerdictId {
+        let _ = (self.record_match(sub.verdict(), sub), self.record_match(main.verdict(), main));
         let pair = self.pairs.number([sub, main], PLACE);
-        AnswerId(pair | PAIR | sub.answer().combined_with(main.answer()))
+        VerdictId(pair | PAIR | sub.verdict().combined_with(main.verdict()))
     }
 
     /// Counts packets for the policies that they matched, up to the first that blocks.
     #[inline]
-    pub(super) fn count(&mut self, id: AnswerId, packets: u32, bytes: u64) {
+    pub(super) fn count(&mut self, id: VerdictId, packets: u32, bytes: u64) {
         match id {
-            AnswerId::NONE => {}
-            AnswerId(pair) if pair & PAIR != 0 => self.count_pair(pair & PLACE, packets, bytes),
-            AnswerId(slot) => self.count_slot(slot & PLACE, packets, bytes),
+            VerdictId::NONE => {}
+            VerdictId(pair) if pair & PAIR != 0 => self.count_pair(pair & PLACE, packets, bytes),
+            VerdictId(slot) => self.count_slot(slot & PLACE, packets, bytes),
         }
     }
 
@@ -162,15 +166,15 @@ impl VerdictTable {
 
     /// Counts packets for the first policy that they matched.
     #[inline]
-    pub(super) fn count_first(&mut self, id: AnswerId, packets: u32, bytes: u64) {
+    pub(super) fn count_first(&mut self, id: VerdictId, packets: u32, bytes: u64) {
         match id {
-            AnswerId::NONE => {}
-            AnswerId(pair) if pair & PAIR != 0 => {
+            VerdictId::NONE => {}
+            VerdictId(pair) if pair & PAIR != 0 => {
                 if let Some([sub, _]) = self.pairs.find(pair & PLACE) {
                     self.count_slot(sub.slot(), packets, bytes);
                 }
             }
-            AnswerId(slot) => self.count_slot(slot & PLACE, packets, bytes),
+            VerdictId(slot) => self.count_slot(slot & PLACE, packets, bytes),
         }
     }
 
@@ -204,7 +208,7 @@ impl VerdictTable {
                 let (packets, bytes) =
                     (std::mem::take(&mut counters.packets), std::mem::take(&mut counters.bytes));
                 if let Some(entry) = &counters.entry {
-                    entry.charge(packets, bytes, self.latest);
+                    entry.record_use(packets, bytes, self.latest);
                 }
             }
         }
@@ -253,7 +257,7 @@ impl VerdictTable {
     /// Records a policy for the first time since policies changed. Entries of the slot's former
     /// policy are stale since its removal.
     #[inline(never)]
-    fn admit(&mut self, answer: AnswerId, entry: &Arc<PolicyEntry>) {
+    fn admit(&mut self, answer: VerdictId, entry: &Arc<PolicyEntry>) {
         self.valid.mark(answer.slot());
         if !holds(&self.counters, answer.slot(), entry) {
             self.counters.put(answer.slot(), entry);
@@ -301,11 +305,11 @@ mod tests {
     fn compact_verdict_round_trips() {
         for ruling in [0, PASS, BLOCK] {
             for slot in [0, 1, 77, COMPACT_SLOTS - 1] {
-                let answer = AnswerId(ruling | slot);
-                assert_eq!(AnswerId::from_compact(answer.compact()), Some(answer));
+                let answer = VerdictId(ruling | slot);
+                assert_eq!(VerdictId::from_compact(answer.compact()), Some(answer));
             }
-            let far = AnswerId(ruling | COMPACT_SLOTS);
-            assert_eq!(AnswerId::from_compact(far.compact()), None, "the policy itself is asked");
+            let far = VerdictId(ruling | COMPACT_SLOTS);
+            assert_eq!(VerdictId::from_compact(far.compact()), None, "the policy itself is asked");
         }
     }
 }

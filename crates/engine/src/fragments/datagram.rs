@@ -24,7 +24,7 @@ pub(super) struct PartialDatagram {
     /// Whether others came by the SAs before or after a rekey.
     spans_rekey: bool,
     /// Ordered by offset, never overlapping.
-    pieces: Vec<Piece>,
+    pieces: Vec<PlainFragment>,
     /// Payload length, known from the last fragment on.
     total: Option<usize>,
 }
@@ -39,7 +39,7 @@ pub(super) struct Key {
 }
 
 #[derive(Debug)]
-pub(super) struct Piece {
+pub(super) struct PlainFragment {
     offset: usize,
     /// Bytes of headers before the payload, without fragment header.
     head: usize,
@@ -78,7 +78,7 @@ impl PartialDatagram {
         self.pieces.len() as u64
     }
 
-    pub(super) fn insert(&mut self, piece: Piece, pool: &mut Pool) -> InsertResult {
+    pub(super) fn insert(&mut self, piece: PlainFragment, pool: &mut Pool) -> InsertResult {
         let (start, end) = (piece.offset, piece.offset + piece.len);
         let place = self.pieces.partition_point(|other| other.offset < start);
         if let Some(same) = self.pieces.get(place)
@@ -89,7 +89,7 @@ impl PartialDatagram {
         }
         let before = place.checked_sub(1).map_or(0, |at| self.pieces[at].end());
         let after = self.pieces.get(place).map_or(usize::MAX, |next| next.offset);
-        let longest = self.pieces.last().map_or(0, Piece::end).max(end);
+        let longest = self.pieces.last().map_or(0, PlainFragment::end).max(end);
         let total = if piece.is_last { Some(end) } else { self.total };
         let contradicts = self.total.is_some_and(|known| piece.is_last && known != end)
             || total.is_some_and(|total| longest > total);
@@ -177,7 +177,7 @@ impl PartialDatagram {
     }
 }
 
-impl Piece {
+impl PlainFragment {
     fn end(&self) -> usize {
         self.offset + self.len
     }

@@ -49,7 +49,7 @@ impl SaFamily {
         let is_anybody =
             sa.source().is_unspecified() || config.encap.is_some_and(|encap| encap.spreads_flows());
         Self {
-            alone: (sa.reqid() == Reqid(0) || is_anybody).then(|| sa.turn()),
+            alone: (sa.reqid() == Reqid(0) || is_anybody).then(|| sa.insertion_seq()),
             reqid: sa.reqid(),
             ends: (sa.source(), sa.id().destination),
             protocol: sa.id().protocol,
@@ -95,7 +95,7 @@ impl<'a> FromIterator<&'a Sa> for FragmentOrigin {
     fn from_iter<T: IntoIterator<Item = &'a Sa>>(states: T) -> Self {
         let mut origin = Self::default();
         for (turn, sa) in origin.turns.iter_mut().zip(states) {
-            *turn = sa.turn();
+            *turn = sa.insertion_seq();
             origin.kin.push(SaFamily::of(sa));
         }
         origin

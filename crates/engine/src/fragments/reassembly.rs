@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use uxfrm_packet::{IpPacket, PacketBuf, Pool, SizeClass};
 
-use super::datagram::{InsertResult, Key, PartialDatagram, Piece};
+use super::datagram::{InsertResult, Key, PartialDatagram, PlainFragment};
 use super::origin::{FragmentOrigin, SaFamily};
 use crate::Moment;
 
@@ -111,7 +111,7 @@ impl Reassembly {
         now: Moment,
         pool: &mut Pool,
     ) -> (Reassembled, u64) {
-        let (key, piece) = match Piece::of(fitted(packet, pool), ip) {
+        let (key, piece) = match PlainFragment::of(fitted(packet, pool), ip) {
             Ok(parts) => parts,
             Err(packet) => {
                 pool.give(packet);

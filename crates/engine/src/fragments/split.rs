@@ -6,7 +6,7 @@ use zerocopy::IntoBytes;
 
 /// How to fragment a packet.
 #[derive(Clone, Copy, Debug)]
-pub struct Cut {
+pub struct FragmentPlan {
     /// IP version of the packet.
     pub version: Version,
     /// Offset of the fragmentable part; the bytes before it are copied to every fragment.
@@ -29,7 +29,7 @@ struct Part {
 }
 
 /// Fragments the IP packet `whole` and appends the fragments to `out` in order.
-pub fn split(whole: &[u8], cut: &Cut, mark: u32, pool: &mut Pool, out: &mut Batch) {
+pub fn split(whole: &[u8], cut: &FragmentPlan, mark: u32, pool: &mut Pool, out: &mut Batch) {
     let (head, body) = whole.split_at(cut.place.min(whole.len()));
     let extra = match cut.version {
         Version::V4 => 0,
@@ -59,7 +59,7 @@ pub fn split(whole: &[u8], cut: &Cut, mark: u32, pool: &mut Pool, out: &mut Batc
 
 /// A fragment may be fragmented further; the results are fragments of its datagram
 /// (`net/ipv4/ip_output.c: ip_frag_init`).
-fn finish_v4(bytes: &mut [u8], cut: &Cut, part: Part) {
+fn finish_v4(bytes: &mut [u8], cut: &FragmentPlan, part: Part) {
     let [_, _, high, low] = cut.ident.to_be_bytes();
     let whole = u16::from_be_bytes([bytes[6], bytes[7]]) & !ipv4::DONT_FRAGMENT;
     let more = if part.is_last { whole & ipv4::MORE_FRAGMENTS } else { ipv4::MORE_FRAGMENTS };
@@ -78,7 +78,7 @@ fn finish_v4(bytes: &mut [u8], cut: &Cut, part: Part) {
     let _ = ipv4::fill_checksum(bytes);
 }
 
-fn finish_v6(bytes: &mut [u8], cut: &Cut, part: Part) {
+fn finish_v6(bytes: &mut [u8], cut: &FragmentPlan, part: Part) {
     let header = FragmentHeader {
         next_header: Protocol(bytes[cut.next_header_at]),
         reserved: 0,

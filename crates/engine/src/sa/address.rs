@@ -7,13 +7,13 @@ use crate::Family;
 
 /// An address of either family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Address {
+pub(crate) struct PackedAddress {
     pub(crate) family: Family,
     /// IPv4 uses the lowest 32.
     pub(crate) bits: u128,
 }
 
-impl From<IpAddr> for Address {
+impl From<IpAddr> for PackedAddress {
     #[inline]
     fn from(address: IpAddr) -> Self {
         match address {

@@ -26,7 +26,7 @@ pub struct AeventState {
 
 /// How far counters may exceed what was reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Thresholds {
+pub struct AeventThresholds {
     /// Sequence numbers (`XFRMA_REPLAY_THRESH`); 0: only time decides.
     pub packets: u32,
     /// Tenths of a second (`XFRMA_ETIMER_THRESH`); 0: only packets decide.
@@ -38,7 +38,7 @@ const NEVER: u64 = u64::MAX;
 
 /// Cause of an aevent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum AeventCause {
     /// Enough packets (`XFRM_AE_CR`).
     Packets,
     /// Some packets, long enough ago (`XFRM_AE_CE`).
@@ -46,7 +46,7 @@ pub enum Cause {
 }
 
 /// Defaults of `net.core.xfrm_aevent_rseqth` and `xfrm_aevent_etime`.
-impl Default for Thresholds {
+impl Default for AeventThresholds {
     fn default() -> Self {
         Self { packets: 2, time: 10 }
     }
@@ -55,7 +55,7 @@ impl Default for Thresholds {
 impl AeventState {
     /// For an SA whose counters all listeners know.
     pub(crate) fn new(sent: u64, received: u64, now: Moment) -> Self {
-        let Thresholds { packets, time } = Thresholds::default();
+        let AeventThresholds { packets, time } = AeventThresholds::default();
         Self {
             packets: packets.into(),
             time: time.into(),
@@ -69,31 +69,31 @@ impl AeventState {
 
     /// The thresholds.
     #[must_use]
-    pub fn thresholds(&self) -> Thresholds {
-        Thresholds {
+    pub fn thresholds(&self) -> AeventThresholds {
+        AeventThresholds {
             packets: self.packets.load(Ordering::Relaxed),
             time: self.time.load(Ordering::Relaxed),
         }
     }
 
     /// Sets the thresholds.
-    pub(crate) fn set_thresholds(&self, thresholds: Thresholds) {
+    pub(crate) fn set_thresholds(&self, thresholds: AeventThresholds) {
         self.packets.store(thresholds.packets, Ordering::Relaxed);
         self.time.store(thresholds.time, Ordering::Relaxed);
     }
 
     /// Whether an aevent about these numbers is due. If so, they count as reported.
     #[must_use]
-    pub fn due(&self, sent: u64, received: u64, now: Moment) -> Option<Cause> {
+    pub fn due(&self, sent: u64, received: u64, now: Moment) -> Option<AeventCause> {
         let told = |told: &AtomicU64| told.load(Ordering::Relaxed);
         let ahead = sent.saturating_sub(told(&self.told_sent));
         let ahead = ahead.max(received.saturating_sub(told(&self.told_received)));
-        let Thresholds { packets, time } = self.thresholds();
+        let AeventThresholds { packets, time } = self.thresholds();
         let pause = Duration::from_millis(100) * time;
         let cause = match ahead {
             0 => return None,
-            _ if packets != 0 && ahead >= u64::from(packets) => Cause::Packets,
-            _ if time != 0 && now >= Moment(told(&self.told_at)).plus(pause) => Cause::Time,
+            _ if packets != 0 && ahead >= u64::from(packets) => AeventCause::Packets,
+            _ if time != 0 && now >= Moment(told(&self.told_at)).plus(pause) => AeventCause::Time,
             _ => return None,
         };
         self.tell(sent, received, now);
@@ -137,14 +137,14 @@ mod tests {
         let aevents = AeventState::new(5, 0, at(100));
         assert_eq!(aevents.due(5, 0, at(1000)), None, "nothing new, however long ago");
         assert_eq!(aevents.due(6, 0, at(100)), None);
-        assert_eq!(aevents.due(7, 0, at(100)), Some(Cause::Packets));
+        assert_eq!(aevents.due(7, 0, at(100)), Some(AeventCause::Packets));
         assert_eq!(aevents.due(7, 0, at(100)), None, "told once");
         assert_eq!(aevents.due(7, 1, at(100)), None);
-        assert_eq!(aevents.due(7, 1, at(101)), Some(Cause::Time));
-        aevents.set_thresholds(Thresholds { packets: 0, time: 0 });
+        assert_eq!(aevents.due(7, 1, at(101)), Some(AeventCause::Time));
+        aevents.set_thresholds(AeventThresholds { packets: 0, time: 0 });
         assert_eq!(aevents.due(700, 1, at(1000)), None, "switched off");
-        aevents.set_thresholds(Thresholds { packets: 0, time: 1 });
-        assert_eq!(aevents.due(700, 1, at(1000)), Some(Cause::Time));
+        aevents.set_thresholds(AeventThresholds { packets: 0, time: 1 });
+        assert_eq!(aevents.due(700, 1, at(1000)), Some(AeventCause::Time));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use bitflags::bitflags;
 use uxfrm_crypto::{KeyMaterial, Transform};
 
 use crate::ids::{Direction, Mode, Offload, SaProtocol};
-use crate::{Cpu, Family, IfId, KeepaliveInterval, Limits, Mark, Reqid, Sa, Selector, Spi};
+use crate::{Cpu, Family, IfId, KeepaliveInterval, LifetimeLimits, Mark, Reqid, Sa, Selector, Spi};
 
 /// Identifies an SA for inbound packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -203,7 +203,7 @@ pub struct SaConfig {
     /// Replay protection and counters.
     pub replay: ReplayConfig,
     /// Limits.
-    pub limits: Limits,
+    pub limits: LifetimeLimits,
     /// Flags.
     pub flags: SaFlags,
     /// More flags.
@@ -244,7 +244,7 @@ impl SaConfig {
             output_mark: Mark::default(),
             if_id: IfId(0),
             replay: ReplayConfig::default(),
-            limits: Limits::default(),
+            limits: LifetimeLimits::default(),
             flags: SaFlags::empty(),
             extra_flags: SaExtraFlags::empty(),
             encap: None,

@@ -112,9 +112,9 @@ mod tests {
 
     use super::*;
     use crate::sa::sample;
-    use crate::sa::shared_config::SaWords;
+    use crate::sa::shared_config::SharedSaConfig;
     use crate::sa::usage::Lifecycle;
-    use crate::{Limits, SaConfig};
+    use crate::{LifetimeLimits, SaConfig};
 
     /// An SA with time limits only that was used.
     fn state(spi: u32) -> Arc<Sa> {
@@ -124,7 +124,7 @@ mod tests {
     }
 
     fn new(config: &SaConfig) -> Arc<Sa> {
-        Sa::new(config, Arc::new(SaWords::of(config, Backend::Portable)), Moment(0))
+        Sa::new(config, Arc::new(SharedSaConfig::of(config, Backend::Portable)), Moment(0))
     }
 
     fn counted(sa: &Sa) -> (u64, u64) {
@@ -186,7 +186,7 @@ mod tests {
     /// The first use starts its ageing, and no packet may pass a limit.
     #[test]
     fn first_use_and_limited_sas_are_not_deferred() {
-        let limited = |limit: fn(&mut Limits)| {
+        let limited = |limit: fn(&mut LifetimeLimits)| {
             let mut config = sample("10.0.0.2", 1);
             limit(&mut config.limits);
             let sa = new(&config);
@@ -224,7 +224,7 @@ mod tests {
         let mut deferred = DeferredCounters::default();
         deferred.add(&mut 0, &sa, 3, 7);
         let config = sample("10.0.0.3", 1);
-        let heir = Sa::continuing(&sa, config, Arc::clone(&sa.words), None);
+        let heir = Sa::continuing(&sa, config, Arc::clone(&sa.shared), None);
         assert_eq!(counted(&heir), (1, 10));
         deferred.flush();
         assert_eq!((counted(&heir), counted(&sa)), ((4, 17), (1, 10)));

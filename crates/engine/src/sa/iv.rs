@@ -97,7 +97,7 @@ impl Sa {
         match (upper, drawn) {
             (0, _) => drawn.map(|bits| IvPrefix::new(0, bits)),
             // Without an owner, later halves are derived.
-            (_, Some(bits)) if !self.words.keeper.is_some() => {
+            (_, Some(bits)) if !self.shared.keeper.is_some() => {
                 Some(set().unwrap_or_else(|| IvPrefix::derived(bits, upper)))
             }
             (_, Some(_) | None) => set(),

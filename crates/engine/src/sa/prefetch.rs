@@ -32,7 +32,7 @@ impl Sa {
     /// sequence numbers.
     #[inline]
     pub(crate) fn fetch_to_send(&self) {
-        prefetch_far(&self.words);
+        prefetch_far(&self.shared);
         self.sequence.prefetch_limit();
     }
 

@@ -26,7 +26,7 @@
 
 use uxfrm_packet::prefetch_far;
 
-use super::replay_store::{Keeper, SharedHead};
+use super::replay_store::{ReplayKeeper, SharedHead};
 use crate::DropReason;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -50,7 +50,7 @@ pub struct ReplayWindow {
     /// Numbers above it take the slow path: they come near `edge`.
     near: AtomicU64,
     window: u32,
-    numbers: Numbers,
+    numbers: SeqWidth,
     /// A power of two of words, more than the blocks that a window can touch; empty without a
     /// replay check.
     ring: Box<[AtomicU64]>,
@@ -68,7 +68,7 @@ struct PersistentWindow {
     wanted: AtomicU64,
     /// Numbers up to this may have been received before a restart.
     restart: AtomicU64,
-    keeper: Keeper,
+    keeper: ReplayKeeper,
     /// Releases the cell when the window is dropped.
     _cell: Option<SharedHead>,
 }
@@ -89,22 +89,22 @@ const fn near_edge(head: u64, edge: u64) -> u64 {
 
 /// Width of sequence numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Numbers {
+pub enum SeqWidth {
     /// 32 bits, all in the packet.
-    Short,
+    Bits32,
     /// 64 bits, the lower half in the packet (RFC 4303 §2.2.1).
-    Extended,
+    Esn,
 }
 
 /// A number that passed the replay check: use it to authenticate the packet, then for
 /// [`ReplayWindow::accept`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Candidate(u64);
+pub struct UncheckedSeq(u64);
 
 /// The largest window (`XFRMA_REPLAY_ESN_MAX` words of 32 bits).
 pub const MAX_WINDOW: u32 = 4096;
 
-impl Candidate {
+impl UncheckedSeq {
     /// The number, all 64 bits; the upper half 0 without ESN.
     #[must_use]
     pub const fn number(self) -> u64 {
@@ -120,7 +120,7 @@ impl ReplayWindow {
     /// A window of `window` packets (at most [`MAX_WINDOW`]; 0 switches the check off) in which all
     /// numbers up to `received` count as received.
     #[must_use]
-    pub fn new(window: u32, numbers: Numbers, received: u64) -> Self {
+    pub fn new(window: u32, numbers: SeqWidth, received: u64) -> Self {
         let window = window.min(MAX_WINDOW);
         Self {
             head: AtomicU64::new(received),
@@ -136,7 +136,7 @@ impl ReplayWindow {
     /// The same for an SA whose received numbers are kept across restarts: it accepts
     /// [`FIRST_RESERVED`] more before some are [reserved](ReplayWindow::reserve). Without a replay
     /// check there is nothing to keep.
-    pub(super) fn kept(mut self, keeper: &Keeper, cell: Option<SharedHead>) -> Self {
+    pub(super) fn kept(mut self, keeper: &ReplayKeeper, cell: Option<SharedHead>) -> Self {
         if self.window == 0 || !keeper.is_some() {
             return self;
         }
@@ -166,7 +166,7 @@ impl ReplayWindow {
 
     /// The owner was woken but cannot reserve more yet: wake it again when half of what is left is
     /// used.
-    pub fn go_on(&self) {
+    pub fn raise_edge(&self) {
         let Some(kept) = &self.kept else { return };
         let (head, edge) = (self.highest(), kept.edge.load(Ordering::Relaxed));
         if head < edge && self.near.load(Ordering::Relaxed) >= edge {
@@ -202,7 +202,7 @@ impl ReplayWindow {
 
     /// For a window on a device, which refused this number for being above the edge. Wakes the
     /// owner if this number or the received ones are near the edge.
-    pub(super) fn want(&self, number: u64) {
+    pub(super) fn request_edge(&self, number: u64) {
         let Some(kept) = &self.kept else { return };
         let is_news = kept.wanted.fetch_max(number, Ordering::Relaxed) < number;
         let edge = kept.edge.load(Ordering::Relaxed);
@@ -219,7 +219,7 @@ impl ReplayWindow {
     pub(super) fn restart_at(&self, received: u64) {
         let oldest = received.saturating_sub(u64::from(self.window)) + 1;
         if received > self.highest() {
-            self.learn(received, oldest..=received);
+            self.mark_received(received, oldest..=received);
         }
         self.note(received);
         if let Some(kept) = &self.kept {
@@ -273,23 +273,23 @@ impl ReplayWindow {
     /// [`DropReason::InTooOld`] below the window, [`DropReason::InReplay`] when already received,
     /// [`DropReason::InNoNumber`] for number 0.
     #[inline]
-    pub fn check(&self, low: u32) -> Result<Candidate, DropReason> {
+    pub fn check(&self, low: u32) -> Result<UncheckedSeq, DropReason> {
         // Relaxed: a stale head can only make this check milder, or the inferred half wrong, which
         // the ICV detects.
         let head = self.head.load(Ordering::Relaxed);
         let number = match self.numbers {
-            Numbers::Short => u64::from(low),
-            Numbers::Extended => infer(low, head, self.window).ok_or(DropReason::InTooOld)?,
+            SeqWidth::Bits32 => u64::from(low),
+            SeqWidth::Esn => infer(low, head, self.window).ok_or(DropReason::InTooOld)?,
         };
         // No number above the head was received; `accept` checks again.
         if number > head || self.window == 0 {
-            return Ok(Candidate(number));
+            return Ok(UncheckedSeq(number));
         }
         let spot = WindowSlot::of(number, self.ring.len());
         // Acquire: the writer of the tag had read a head at most 2^32 below; see the module docs.
         let word = self.ring[spot.slot].load(Ordering::Acquire);
         self.refuse_old(number)?;
-        spot.mark(word).map(|_| Candidate(number))
+        spot.mark(word).map(|_| UncheckedSeq(number))
     }
 
     /// Prefetches what [`ReplayWindow::check`] and [`ReplayWindow::accept`] read for a number. The
@@ -307,7 +307,7 @@ impl ReplayWindow {
     /// # Errors
     /// [`DropReason::InTooOld`], [`DropReason::InReplay`] as for [`ReplayWindow::check`].
     #[inline]
-    pub fn accept(&self, Candidate(number): Candidate) -> Result<(), DropReason> {
+    pub fn accept(&self, UncheckedSeq(number): UncheckedSeq) -> Result<(), DropReason> {
         if number > self.near.load(Ordering::Relaxed) {
             self.approach(number)?;
         }
@@ -339,11 +339,11 @@ impl ReplayWindow {
     /// Accepts as many of the first `numbers` as one atomic operation can: consecutive new ones in
     /// a block. Returns how many; the next one may still be [accepted](Self::accept) by itself.
     #[inline]
-    pub(crate) fn accept_some(&self, numbers: impl IntoIterator<Item = Candidate>) -> usize {
+    pub(crate) fn accept_some(&self, numbers: impl IntoIterator<Item = UncheckedSeq>) -> usize {
         let mut numbers = numbers.into_iter();
         let Some(first) = numbers.next() else { return 0 };
         if self.window == 0 {
-            let most = |(highest, count), number: Candidate| (number.0.max(highest), count + 1);
+            let most = |(highest, count), number: UncheckedSeq| (number.0.max(highest), count + 1);
             let (highest, count) = numbers.fold((first.0, 1), most);
             self.head.fetch_max(highest, Ordering::AcqRel);
             return count;
@@ -352,7 +352,7 @@ impl ReplayWindow {
         let (block, mut count) = (first.0 / BLOCK_BITS, 1);
         // Consecutive numbers within the block, as nearly all are: none is too old for another.
         let (mut next, mut next_bit) = (first.0, spot.bit);
-        for Candidate(number) in numbers {
+        for UncheckedSeq(number) in numbers {
             (next, next_bit) = (next.wrapping_add(1), next_bit << 1);
             if number != next || next_bit == 0 {
                 let bit = 1 << (number % BLOCK_BITS);
@@ -403,7 +403,7 @@ impl ReplayWindow {
 
     /// Marks numbers that another has received, up to `received`. The window only advances, and
     /// received numbers stay so.
-    pub(crate) fn learn(&self, received: u64, numbers: impl IntoIterator<Item = u64>) {
+    pub(crate) fn mark_received(&self, received: u64, numbers: impl IntoIterator<Item = u64>) {
         self.move_on(received);
         for number in numbers {
             // Known already, or below the window.

@@ -34,9 +34,9 @@ pub trait ReplayStore: Debug + Send + Sync {
 /// Handle of the [`ReplayStore`], if there is one. Part of the configuration; all SAs of a database
 /// share it.
 #[derive(Clone, Debug, Default)]
-pub struct Keeper(Option<Arc<dyn ReplayStore>>);
+pub struct ReplayKeeper(Option<Arc<dyn ReplayStore>>);
 
-impl Keeper {
+impl ReplayKeeper {
     /// A handle of this store.
     #[must_use]
     pub fn new(store: Arc<dyn ReplayStore>) -> Self {
@@ -61,7 +61,7 @@ impl Keeper {
 }
 
 /// A database has one for all of its SAs, so it distinguishes none.
-impl PartialEq for Keeper {
+impl PartialEq for ReplayKeeper {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
@@ -71,9 +71,9 @@ impl PartialEq for Keeper {
     }
 }
 
-impl Eq for Keeper {}
+impl Eq for ReplayKeeper {}
 
-impl Hash for Keeper {
+impl Hash for ReplayKeeper {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.is_some().hash(state);
     }

@@ -7,7 +7,7 @@ use crate::{Cpu, IfId, Mark, Mode, Reqid, SaProtocol, Spi};
 /// The SA that a template needs for a packet: what a larval SA is made from
 /// (`xfrm_init_tempstate`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Wanted {
+pub struct SaRequest {
     /// Source of the outer header; unspecified when neither template nor host has one.
     pub source: IpAddr,
     /// Destination of the outer header.

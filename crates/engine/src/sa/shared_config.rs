@@ -10,15 +10,15 @@ use std::{
 
 use uxfrm_crypto::{Backend, Transform};
 
-use super::{address::Address, replay_store::Keeper};
+use super::{address::PackedAddress, replay_store::ReplayKeeper};
 use crate::{
-    Cpu, Direction, Family, IfId, KeepaliveInterval, Limits, Mark, Mode, Offload, SaConfig,
+    Cpu, Direction, Family, IfId, KeepaliveInterval, LifetimeLimits, Mark, Mode, Offload, SaConfig,
     SaExtraFlags, SaFlags, SaId, SaProtocol, Selector, Spi, UdpEncap,
 };
 
 /// The part of a configuration that SAs can share. The fields are those of [`SaConfig`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct SaWords {
+pub struct SharedSaConfig {
     /// Look-ups find it for packets with this mark.
     pub mark: Mark,
     /// Mode.
@@ -42,7 +42,7 @@ pub struct SaWords {
     /// Minimum seconds between mapping events.
     pub mapping_age: Option<NonZeroU32>,
     /// Limits.
-    pub limits: Limits,
+    pub limits: LifetimeLimits,
     /// The algorithm.
     pub transform: Transform,
     /// Crypto backend.
@@ -59,20 +59,20 @@ pub struct SaWords {
     /// Requested offload.
     pub offload: Option<Offload>,
     /// Keeps received numbers across restarts.
-    pub keeper: Keeper,
+    pub keeper: ReplayKeeper,
 }
 
 /// Recent configurations, so that equal ones are shared. Of fixed size: an evicted one is just not
 /// shared with later ones.
 #[derive(Debug)]
 pub(crate) struct ConfigInterner {
-    known: Box<[Option<Arc<SaWords>>]>,
+    known: Box<[Option<Arc<SharedSaConfig>>]>,
     hasher: foldhash::fast::RandomState,
 }
 
 /// Both addresses, SPI and protocol, in 16 bytes for IPv4.
 #[derive(Debug)]
-pub(super) enum Name {
+pub(super) enum SaNames {
     V4 { protocol: SaProtocol, spi: Spi, source: Ipv4Addr, destination: Ipv4Addr },
     V6 { protocol: SaProtocol, spi: Spi, ends: Box<SaEndpoints> },
 }
@@ -85,7 +85,7 @@ pub(super) struct SaEndpoints {
 
 const KNOWN: usize = 1024;
 
-impl SaWords {
+impl SharedSaConfig {
     /// The shared part of a configuration with this crypto backend.
     #[must_use]
     pub fn of(config: &SaConfig, backend: Backend) -> Self {
@@ -109,7 +109,7 @@ impl SaWords {
             output_mark: config.output_mark,
             care_of: config.care_of,
             offload: config.offload.clone(),
-            keeper: Keeper::default(),
+            keeper: ReplayKeeper::default(),
         }
     }
 
@@ -142,7 +142,7 @@ impl Default for ConfigInterner {
 
 impl ConfigInterner {
     /// Returns a shared copy of a configuration.
-    pub(crate) fn share(&mut self, words: SaWords) -> Arc<SaWords> {
+    pub(crate) fn share(&mut self, words: SharedSaConfig) -> Arc<SharedSaConfig> {
         #[expect(clippy::cast_possible_truncation, reason = "any bits of a hash will do")]
         let place = self.hasher.hash_one(&words) as usize % self.known.len();
         match &mut self.known[place] {
@@ -152,7 +152,7 @@ impl ConfigInterner {
     }
 }
 
-impl Name {
+impl SaNames {
     pub(super) fn new(SaId { destination, spi, protocol }: SaId, source: IpAddr) -> Self {
         match (source, destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
@@ -175,12 +175,14 @@ impl Name {
     }
 
     #[inline]
-    pub(super) fn leads_to(&self, Address { family, bits }: Address) -> bool {
+    pub(super) fn leads_to(&self, PackedAddress { family, bits }: PackedAddress) -> bool {
         match self {
             Self::V4 { destination, .. } => {
                 family == Family::V4 && u128::from(destination.to_bits()) == bits
             }
-            Self::V6 { ends, .. } => Address::from(ends.destination) == Address { family, bits },
+            Self::V6 { ends, .. } => {
+                PackedAddress::from(ends.destination) == PackedAddress { family, bits }
+            }
         }
     }
 
@@ -198,8 +200,8 @@ mod tests {
     use super::*;
     use crate::sa::sample;
 
-    fn words(window: u32) -> SaWords {
-        SaWords { window, ..SaWords::of(&sample("10.0.0.2", 1), Backend::Portable) }
+    fn words(window: u32) -> SharedSaConfig {
+        SharedSaConfig { window, ..SharedSaConfig::of(&sample("10.0.0.2", 1), Backend::Portable) }
     }
 
     #[test]
@@ -221,11 +223,11 @@ mod tests {
         let ends = [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2"), ("0.0.0.0", "fd00::2")];
         for (source, destination) in ends {
             let id = sample(destination, 7).id;
-            let name = Name::new(id, source.parse().unwrap());
+            let name = SaNames::new(id, source.parse().unwrap());
             assert_eq!((name.id(), name.source()), (id, source.parse().unwrap()));
             let leads_to = |address: &str| name.leads_to(address.parse::<IpAddr>().unwrap().into());
             assert!(leads_to(destination) && !leads_to(source) && !leads_to("::10.0.0.2"));
         }
-        assert_eq!(size_of::<Name>(), 16);
+        assert_eq!(size_of::<SaNames>(), 16);
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
-use crate::{Budget, DropReason, Limits, Moment};
+use crate::{DropReason, LifetimeLimits, Moment, SoftHardLimit};
 
 /// Lifecycle state of an SA (`km.state` and `km.dying` of the kernel). A deleted SA is in no
 /// snapshot any more; batches in flight may still use it.
@@ -24,7 +24,7 @@ pub enum Lifecycle {
 
 /// Result of [`Sa::charge`](crate::Sa::charge).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Charge {
+pub enum ChargeOutcome {
     /// Counted.
     Ok,
     /// Counted, and a soft limit was passed for the first time: raise
@@ -32,7 +32,7 @@ pub enum Charge {
     SoftLimit,
     /// A batch of several packets of which only some fit under a hard limit. Nothing was counted:
     /// charge one by one.
-    Crossing,
+    NeedsPerPacket,
     /// Not counted, drop; a hard limit was passed for the first time: raise
     /// [`Event::SaHardLimit`](crate::Event::SaHardLimit).
     HardLimit,
@@ -42,7 +42,7 @@ pub enum Charge {
 
 /// Counters of an SA (`struct xfrm_lifetime_cur`, `struct xfrm_stats`), shared by all workers.
 #[derive(Debug)]
-pub struct Usage {
+pub struct SaUsage {
     lifecycle: AtomicU8,
     _spare: Niche,
     bytes: AtomicU64,
@@ -74,7 +74,7 @@ enum Niche {
 
 /// Failures that `ip -s xfrm state` lists (`struct xfrm_stats`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Failures {
+pub struct SaFailures {
     /// Numbers below the window.
     pub replay_window: u32,
     /// Numbers already received.
@@ -86,7 +86,7 @@ pub struct Failures {
 /// No time yet.
 const NEVER: u64 = u64::MAX;
 
-impl Usage {
+impl SaUsage {
     /// Counters of a new SA.
     #[must_use]
     pub const fn new(lifecycle: Lifecycle) -> Self {
@@ -115,25 +115,25 @@ impl Usage {
     #[inline]
     pub(super) fn charge(
         &self,
-        limits: &Limits,
+        limits: &LifetimeLimits,
         packets: u32,
         bytes: u64,
         now: Moment,
-    ) -> Result<Charge, LateCount> {
+    ) -> Result<ChargeOutcome, LateCount> {
         self.touch(now);
         if self.lifecycle() >= Lifecycle::Error {
-            return Ok(Charge::Expired);
+            return Ok(ChargeOutcome::Expired);
         }
         let before = self.add(packets, bytes);
         let after = before.plus(packets, bytes);
         if after.within(limits, |budget| budget.soft.min(budget.hard)) {
-            return Ok(Charge::Ok);
+            return Ok(ChargeOutcome::Ok);
         }
         if before.has_ended() {
             return Err(self.late(before, packets, bytes));
         }
         let charge = self.charge_near_limit(limits, packets, before, after);
-        if !matches!(charge, Charge::Ok | Charge::SoftLimit) {
+        if !matches!(charge, ChargeOutcome::Ok | ChargeOutcome::SoftLimit) {
             self.subtract(packets.into(), bytes);
         }
         Ok(charge)
@@ -159,9 +159,9 @@ impl Usage {
     /// reach. Past a hard limit the next one is refused, together ([`Charge::Crossing`]) or alone.
     pub(super) fn charge_late(
         &self,
-        limits: &Limits,
+        limits: &LifetimeLimits,
         late: LateCount,
-    ) -> Result<Charge, LateCount> {
+    ) -> Result<ChargeOutcome, LateCount> {
         let LateCount { packets, bytes } = late;
         let before = self.add(packets, bytes);
         if before.has_ended() {
@@ -170,10 +170,10 @@ impl Usage {
         if !before.reaches(limits, |budget| budget.hard)
             && (packets <= 1 || before.plus(packets, bytes).within(limits, |budget| budget.hard))
         {
-            return Ok(Charge::Ok);
+            return Ok(ChargeOutcome::Ok);
         }
         self.subtract(packets.into(), bytes);
-        Ok(if packets > 1 { Charge::Crossing } else { Charge::Expired })
+        Ok(if packets > 1 { ChargeOutcome::NeedsPerPacket } else { ChargeOutcome::Expired })
     }
 
     /// Closes the counters and returns bytes and packets, so that another can continue: later
@@ -227,8 +227,8 @@ impl Usage {
     }
 
     /// Takes over a device's counters. A device only counts up.
-    pub(super) fn take_over(&self, counts: &DeviceCounts) {
-        let DeviceCounts { packets, bytes, first_used, last_used, failures, .. } = *counts;
+    pub(super) fn take_over(&self, counts: &DeviceSaCounters) {
+        let DeviceSaCounters { packets, bytes, first_used, last_used, failures, .. } = *counts;
         self.set(bytes, packets, first_used);
         self.last_used.store(last_used.map_or(NEVER, |moment| moment.0), Ordering::Relaxed);
         self.replay_window.store(failures.replay_window, Ordering::Relaxed);
@@ -239,21 +239,26 @@ impl Usage {
     /// Compares a device's counters with limits, as
     /// `net/xfrm/xfrm_state.c: xfrm_state_check_expire` does: [`Charge::HardLimit`] and
     /// [`Charge::SoftLimit`] once each.
-    pub(super) fn check(&self, limits: &Limits) -> Charge {
+    pub(super) fn check(&self, limits: &LifetimeLimits) -> ChargeOutcome {
         let tally = UsageCount { packets: self.packets(), bytes: self.bytes() };
         if tally.reaches(limits, |budget| budget.hard) {
             return match self.advance(Lifecycle::Expired) {
-                true => Charge::HardLimit,
-                false => Charge::Expired,
+                true => ChargeOutcome::HardLimit,
+                false => ChargeOutcome::Expired,
             };
         }
         let soft = tally.reaches(limits, |budget| budget.soft);
-        if soft && self.advance(Lifecycle::Dying) { Charge::SoftLimit } else { Charge::Ok }
+        if soft && self.advance(Lifecycle::Dying) {
+            ChargeOutcome::SoftLimit
+        } else {
+            ChargeOutcome::Ok
+        }
     }
 
     /// Compares a device's counters with soft limits below the hard ones; returns true once.
-    pub(super) fn check_soft(&self, limits: &Limits) -> bool {
-        let passed = |budget: Budget, count| budget.soft < budget.hard && count >= budget.soft;
+    pub(super) fn check_soft(&self, limits: &LifetimeLimits) -> bool {
+        let passed =
+            |budget: SoftHardLimit, count| budget.soft < budget.hard && count >= budget.soft;
         let soft = passed(limits.packets, self.packets()) || passed(limits.bytes, self.bytes());
         soft && self.advance(Lifecycle::Dying)
     }
@@ -326,8 +331,8 @@ impl Usage {
 
     /// Failures so far.
     #[must_use]
-    pub fn failures(&self) -> Failures {
-        Failures {
+    pub fn failures(&self) -> SaFailures {
+        SaFailures {
             replay_window: self.replay_window.load(Ordering::Relaxed),
             replay: self.replay.load(Ordering::Relaxed),
             integrity_failed: self.integrity_failed.load(Ordering::Relaxed),
@@ -335,7 +340,7 @@ impl Usage {
     }
 
     /// Continues with the failures and the latest use of another.
-    pub(super) fn set_history(&self, failures: Failures, last_used: Option<Moment>) {
+    pub(super) fn set_history(&self, failures: SaFailures, last_used: Option<Moment>) {
         self.replay_window.store(failures.replay_window, Ordering::Relaxed);
         self.replay.store(failures.replay, Ordering::Relaxed);
         self.integrity_failed.store(failures.integrity_failed, Ordering::Relaxed);
@@ -360,25 +365,29 @@ impl Usage {
     #[cold]
     fn charge_near_limit(
         &self,
-        limits: &Limits,
+        limits: &LifetimeLimits,
         packets: u32,
         before: UsageCount,
         after: UsageCount,
-    ) -> Charge {
+    ) -> ChargeOutcome {
         let warned = self.lifecycle() >= Lifecycle::Dying;
         if packets > 1 {
             let fits = warned && after.within(limits, |budget| budget.hard);
-            return if fits { Charge::Ok } else { Charge::Crossing };
+            return if fits { ChargeOutcome::Ok } else { ChargeOutcome::NeedsPerPacket };
         }
         if before.reaches(limits, |budget| budget.hard) {
             return if self.advance(Lifecycle::Expired) {
-                Charge::HardLimit
+                ChargeOutcome::HardLimit
             } else {
-                Charge::Expired
+                ChargeOutcome::Expired
             };
         }
         let warn = !warned && before.reaches(limits, |budget| budget.soft);
-        if warn && self.advance(Lifecycle::Dying) { Charge::SoftLimit } else { Charge::Ok }
+        if warn && self.advance(Lifecycle::Dying) {
+            ChargeOutcome::SoftLimit
+        } else {
+            ChargeOutcome::Ok
+        }
     }
 }
 
@@ -397,7 +406,7 @@ impl UsageCount {
 
     /// Not above, and not closed: then every packet of the batch was below when it was checked.
     #[inline]
-    fn within(self, limits: &Limits, limit: impl Fn(Budget) -> u64) -> bool {
+    fn within(self, limits: &LifetimeLimits, limit: impl Fn(SoftHardLimit) -> u64) -> bool {
         self.packets <= limit(limits.packets).min(CLOSED - 1)
             && self.bytes <= limit(limits.bytes).min(CLOSED - 1)
     }
@@ -406,7 +415,7 @@ impl UsageCount {
         self.packets >= CLOSED || self.bytes >= CLOSED
     }
 
-    fn reaches(self, limits: &Limits, limit: impl Fn(Budget) -> u64) -> bool {
+    fn reaches(self, limits: &LifetimeLimits, limit: impl Fn(SoftHardLimit) -> u64) -> bool {
         self.packets >= limit(limits.packets) || self.bytes >= limit(limits.bytes)
     }
 }
@@ -420,7 +429,7 @@ fn moment(at: &AtomicU64) -> Option<Moment> {
 
 /// A device's counters of an SA.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DeviceCounts {
+pub struct DeviceSaCounters {
     /// Packets, counted as [`Sa::charge`](crate::Sa::charge) would.
     pub packets: u64,
     /// Their bytes.
@@ -437,7 +446,7 @@ pub struct DeviceCounts {
     /// When the latest packet was carried.
     pub last_used: Option<Moment>,
     /// Failures.
-    pub failures: Failures,
+    pub failures: SaFailures,
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::Spi;
 
 /// SPIs of the SAs that were inserted, removed or changed last.
 #[derive(Clone, Debug)]
-pub(crate) struct StateNews {
+pub(crate) struct SaChangeLog {
     /// Ring buffer, indexed by change number.
     latest: Arc<[Spi; KEPT]>,
 }
@@ -14,13 +14,13 @@ pub(crate) struct StateNews {
 /// Changes kept: far more than come between two batches, unless many come at once.
 const KEPT: usize = 256;
 
-impl Default for StateNews {
+impl Default for SaChangeLog {
     fn default() -> Self {
         Self { latest: Arc::new([Spi(0); KEPT]) }
     }
 }
 
-impl StateNews {
+impl SaChangeLog {
     /// Records a change.
     pub(crate) fn note(&mut self, change: u64, spi: Spi) {
         Arc::make_mut(&mut self.latest)[place(change)] = spi;
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn change_log_keeps_latest_and_reports_overflow() {
-        let mut news = StateNews::default();
+        let mut news = SaChangeLog::default();
         (0..1000).for_each(|change| news.note(change, Spi(u32::try_from(change).unwrap())));
         let of = |since| news.of(since..1000).map(Iterator::collect::<Vec<_>>);
         for since in [1000, 999, 900, 1000 - KEPT as u64] {

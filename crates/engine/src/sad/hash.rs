@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 use foldhash::fast::RandomState;
 
 use crate::Family;
-use crate::sa::address::Address;
+use crate::sa::address::PackedAddress;
 
 /// Secret of an index's hashes.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +33,7 @@ impl HashSeed {
 
     /// Hash of an address and the other fields of a key.
     #[inline]
-    pub(super) fn hash_address(self, address: Address, beside: u32, more: u64) -> u64 {
+    pub(super) fn hash_address(self, address: PackedAddress, beside: u32, more: u64) -> u64 {
         let [low, high] = halves(address.bits);
         let first = match address.family {
             Family::V4 => low << 32 | u64::from(beside),
@@ -70,8 +70,8 @@ mod tests {
     #[test]
     fn hash_spreads_consecutive_keys_over_all_bits() {
         const PLACES: usize = 4096;
-        let v4 = |at: u32| Address::from(IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + at)));
-        let v6 = |at: u32| Address::from(IpAddr::V6(Ipv6Addr::from_bits(at.into())));
+        let v4 = |at: u32| PackedAddress::from(IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + at)));
+        let v6 = |at: u32| PackedAddress::from(IpAddr::V6(Ipv6Addr::from_bits(at.into())));
         let seed = HashSeed::default();
         let kinds: [&dyn Fn(u32) -> u64; 7] = [
             &|at| seed.hash_address(v4(at), 0x1000 + at, 1),

@@ -111,8 +111,9 @@ impl<K: IndexKey> Index<K> {
     pub(super) fn remove(&mut self, sa: &Sa) {
         let hash_source = self.hash_source();
         let hash = hash_source.hash(sa);
-        self.page_table
-            .change(hash, &hash_source, &mut |page| page.remove(hash, sa.turn(), &hash_source));
+        self.page_table.change(hash, &hash_source, &mut |page| {
+            page.remove(hash, sa.insertion_seq(), &hash_source)
+        });
     }
 
     /// Replaces an older generation with the same key and turn.
@@ -165,7 +166,8 @@ impl<'a> IndexProbe<'a> {
         fits: impl Fn(&Sa) -> bool,
     ) -> Option<&'a Arc<Sa>> {
         self.fold(key, None, |youngest: Option<&Arc<Sa>>, sa| {
-            let is_younger = || youngest.is_none_or(|other| other.turn() < sa.turn());
+            let is_younger =
+                || youngest.is_none_or(|other| other.insertion_seq() < sa.insertion_seq());
             if fits(sa) && is_younger() { Some(sa) } else { youngest }
         })
     }

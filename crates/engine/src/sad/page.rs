@@ -127,7 +127,7 @@ impl Page {
 
     /// Removes the SA with a hash and a turn, if present.
     pub(super) fn remove(&mut self, hash: u64, turn: u64, hash_source: &dyn HashSource) {
-        if self.take(hash, hash_source, &|sa| sa.turn() == turn).is_some() {
+        if self.take(hash, hash_source, &|sa| sa.insertion_seq() == turn).is_some() {
             return;
         }
         let Some(groups) = &mut self.groups else { return };
@@ -153,10 +153,10 @@ impl Page {
 
     /// Replaces the SA with a hash and turn by another generation.
     pub(super) fn replace(&mut self, hash: u64, new: &Arc<Sa>) {
-        let turn = new.turn();
+        let turn = new.insertion_seq();
         let both = [home(hash), next_of(hash)];
         for at in both {
-            if let Some(sa) = self.buckets[at].states_mut().find(|sa| sa.turn() == turn) {
+            if let Some(sa) = self.buckets[at].states_mut().find(|sa| sa.insertion_seq() == turn) {
                 *sa = Arc::clone(new);
                 return;
             }
@@ -294,7 +294,7 @@ impl SameHashGroup {
 
 impl HashSource for ByTurn {
     fn hash(&self, sa: &Sa) -> u64 {
-        hash_turn(sa.turn())
+        hash_turn(sa.insertion_seq())
     }
 }
 

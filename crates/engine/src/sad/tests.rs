@@ -8,7 +8,7 @@ use uxfrm_crypto::Backend;
 use super::page::{HashSource, Page};
 use crate::{
     Cpu, Direction, DropReason, Family, FlowKey, IfId, Mark, Mode, Moment, OutboundQuery, Prefix,
-    Reqid, Sa, SaConfig, SaId, SaProtocol, SaWords, Sad, Selector, Spi,
+    Reqid, Sa, SaConfig, SaId, SaProtocol, Sad, Selector, SharedSaConfig, Spi,
     sa::{config::SaFlags, sample, usage::Lifecycle},
 };
 
@@ -16,8 +16,8 @@ fn sa(config: SaConfig, seconds: u64) -> Arc<Sa> {
     Sa::new(&config, words(&config), Moment::from_secs(seconds))
 }
 
-pub(super) fn words(config: &SaConfig) -> Arc<SaWords> {
-    Arc::new(SaWords::of(config, Backend::Portable))
+pub(super) fn words(config: &SaConfig) -> Arc<SharedSaConfig> {
+    Arc::new(SharedSaConfig::of(config, Backend::Portable))
 }
 
 /// A state, changed, added at `seconds`.
@@ -319,7 +319,7 @@ proptest! {
             match place {
                 Some(place) if step.updates => {
                     let old = &model[place];
-                    let words = SaWords { if_id: IfId(step.if_id), ..old.config().clone() };
+                    let words = SharedSaConfig { if_id: IfId(step.if_id), ..old.config().clone() };
                     let new = old.renewed(Arc::new(words));
                     sad.replace(old, &new);
                     prop_assert!(sad.holds(&new) && !sad.holds(old));
@@ -360,7 +360,7 @@ proptest! {
 fn together(sad: &Sad, ids: &[SaId]) -> Vec<Option<*const Sa>> {
     let wanted: Vec<_> = ids.iter().map(|id| (*id, 0)).collect();
     let mut all = Vec::new();
-    sad.inbound_each(&wanted, |found| all.push(found.map(Arc::as_ptr)));
+    sad.lookup_inbound_batch(&wanted, |found| all.push(found.map(Arc::as_ptr)));
     all
 }
 
@@ -469,7 +469,7 @@ fn check(sad: &Sad, model: &[Arc<Sa>]) -> Result<(), TestCaseError> {
         together(sad, &ids),
         model.iter().map(|sa| Some(Arc::as_ptr(sa))).collect::<Vec<_>>()
     );
-    sad.fetch_outbound(model.iter().map(|sa| OutboundQuery { reqid: sa.reqid(), ..query() }));
+    sad.prefetch_outbound(model.iter().map(|sa| OutboundQuery { reqid: sa.reqid(), ..query() }));
     for sa in model {
         prop_assert!(sad.holds(sa));
         let found = sad.find(sa.id(), 0);
@@ -526,13 +526,13 @@ proptest! {
                     }
                 }
                 if random(5) == 0 {
-                    behind.follow(&sad, &changed);
+                    behind.sync_from(&sad, &changed);
                     changed.clear();
                     std::mem::swap(&mut sad, &mut behind);
                 }
             }
             check(&sad, &model)?;
-            behind.follow(&sad, &changed);
+            behind.sync_from(&sad, &changed);
             changed.clear();
             check(&behind, &model)?;
             if keeps {

@@ -35,8 +35,8 @@ use arrayvec::ArrayVec;
 use crate::{Direction, Family, FlowKey, PolicyEntry, PolicyKind};
 pub(crate) use compact_rule::{MaskTemplate, MaskTemplates};
 use node::Node;
-pub(crate) use rebuild::Moved;
-pub use rebuild::{Revised, Revision};
+pub(crate) use rebuild::PendingDelta;
+pub use rebuild::{Rebuild, RebuiltIndex};
 use replanning::{PlanScope, ReplanTiming};
 pub(crate) use rule::Best;
 use rule::Rule;
@@ -148,7 +148,7 @@ impl Classifier {
             let (direction, kind) = (entry.direction() as usize, entry.kind() as usize);
             if entry.if_id().0 == 0 {
                 self.counts[direction][kind] += 1;
-                self.whole_datagram_rules[direction] += usize::from(entry.asks_for_whole());
+                self.whole_datagram_rules[direction] += usize::from(entry.needs_whole_datagram());
             }
             match (entry.if_id().0, entry.family()) {
                 (0, Family::V4) => v4[direction][kind].push(Rule::of(entry)),
@@ -184,7 +184,7 @@ impl Classifier {
     fn insert(&mut self, entry: &Arc<PolicyEntry>, timing: ReplanTiming) {
         self.counts[entry.direction() as usize][entry.kind() as usize] += 1;
         self.whole_datagram_rules[entry.direction() as usize] +=
-            usize::from(entry.asks_for_whole());
+            usize::from(entry.needs_whole_datagram());
         self.bins_mut(entry).insert(entry, timing);
     }
 
@@ -192,7 +192,7 @@ impl Classifier {
     pub(crate) fn remove(&mut self, entry: &Arc<PolicyEntry>) {
         self.counts[entry.direction() as usize][entry.kind() as usize] -= 1;
         self.whole_datagram_rules[entry.direction() as usize] -=
-            usize::from(entry.asks_for_whole());
+            usize::from(entry.needs_whole_datagram());
         let bins = self.bins_mut(entry);
         bins.remove(entry);
         let if_id = entry.if_id().0;

@@ -9,9 +9,9 @@ use super::classifier::MaskTemplate;
 use super::compact::inline::InlineFields;
 use super::compact::shared::SharedFields;
 use crate::{
-    Action, AnswerId, DeviceId, Direction, Family, FlowKey, IfId, Limits, Mark, Mode, Moment,
+    Action, DeviceId, Direction, Family, FlowKey, IfId, LifetimeLimits, Mark, Mode, Moment,
     OffloadKind, Policy, PolicyFlags, PolicyIndex, PolicyKey, PolicyKind, PolicyName, Priority,
-    Selector, Template,
+    Selector, Template, VerdictId,
 };
 
 /// A policy in the database. Fields that every packet touches come first, next to the reference
@@ -21,7 +21,7 @@ use crate::{
 #[repr(C)]
 pub struct PolicyEntry {
     priority: Priority,
-    answer: AnswerId,
+    answer: VerdictId,
     index: PolicyIndex,
     last_used: AtomicU32,
     bytes: AtomicU64,
@@ -45,7 +45,7 @@ impl Eq for PolicyEntry {}
 /// Match order within direction and kind: offloaded policies first, then by priority, then the
 /// older.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct PolicyPrecedence {
     software: bool,
     priority: Priority,
     age: u64,
@@ -61,7 +61,7 @@ pub(crate) struct NewEntry {
     pub(crate) shared: Arc<SharedFields>,
 }
 
-impl Place {
+impl PolicyPrecedence {
     /// Whether no device has the policy.
     #[must_use]
     #[inline]
@@ -83,7 +83,7 @@ impl Place {
     /// Rises with each policy added. A policy that replaces another with equal priority takes over
     /// its number.
     #[must_use]
-    pub const fn age(self) -> u64 {
+    pub const fn insertion_seq(self) -> u64 {
         self.age
     }
 }
@@ -111,7 +111,7 @@ impl PolicyEntry {
         let NewEntry { index, slot, age, added, shared } = admission;
         Self {
             priority: policy.priority,
-            answer: AnswerId::of(slot, policy.action, &policy.templates),
+            answer: VerdictId::of(slot, policy.action, &policy.templates),
             index,
             last_used: AtomicU32::new(NEVER),
             bytes: AtomicU64::new(0),
@@ -185,7 +185,7 @@ impl PolicyEntry {
 
     /// Whether it needs whole datagrams (RFC 4303 §3.1.1): only the first fragment has ports and,
     /// in IPv6 with destination options, the protocol; and transport mode protects whole datagrams.
-    pub(crate) fn asks_for_whole(&self) -> bool {
+    pub(crate) fn needs_whole_datagram(&self) -> bool {
         self.shared.port_masks != [0, 0]
             || (self.family() == Family::V6 && self.selector().protocol != 0)
             || self.templates().any(|template| template.mode == Mode::Transport)
@@ -233,7 +233,7 @@ impl PolicyEntry {
 
     /// Lifetime limits.
     #[must_use]
-    pub fn limits(&self) -> Limits {
+    pub fn limits(&self) -> LifetimeLimits {
         self.shared.limits()
     }
 
@@ -257,7 +257,7 @@ impl PolicyEntry {
 
     /// The verdict where this policy decides alone.
     #[inline]
-    pub(crate) const fn answer(&self) -> AnswerId {
+    pub(crate) const fn verdict(&self) -> VerdictId {
         self.answer
     }
 
@@ -274,9 +274,9 @@ impl PolicyEntry {
     /// Its precedence; lower is matched first.
     #[must_use]
     #[inline]
-    pub fn place(&self) -> Place {
+    pub fn precedence(&self) -> PolicyPrecedence {
         let age = u64::from(self.shared.epoch) << u32::BITS | u64::from(self.age);
-        Place { software: self.shared.is_software(), priority: self.priority, age }
+        PolicyPrecedence { software: self.shared.is_software(), priority: self.priority, age }
     }
 
     /// When it was added, in whole seconds.
@@ -293,7 +293,7 @@ impl PolicyEntry {
 
     /// Counts packets that matched. In the kernel policies have time limits only.
     #[inline]
-    pub fn charge(&self, packets: u32, bytes: u64, now: Moment) {
+    pub fn record_use(&self, packets: u32, bytes: u64, now: Moment) {
         self.packets.fetch_add(u64::from(packets), Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.last_used.store(seconds(now), Ordering::Relaxed);

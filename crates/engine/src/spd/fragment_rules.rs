@@ -12,12 +12,13 @@ use std::sync::Arc;
 use uxfrm_packet::{Fragment, IpPacket, Version};
 
 use crate::{
-    Action, Direction, Family, FlowKey, Level, PolicyEntry, PolicyKind, PortMask, Prefix, Spd,
+    Action, Direction, Family, FlowKey, PolicyEntry, PolicyKind, PortMask, Prefix, Spd,
+    TemplateLevel,
 };
 
 /// A plain fragment that is to be forwarded.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Piece<'a> {
+pub(crate) struct PlainFragment<'a> {
     pub(crate) flow: &'a FlowKey,
     /// Whether the flow's protocol is the datagram's.
     pub(crate) tells_protocol: bool,
@@ -45,7 +46,7 @@ const PROBES: [u16; 3] = [0, u16::MAX, 0x5a5a];
 /// A protocol that no packet has (IANA: reserved).
 const NO_PROTOCOL: u8 = 255;
 
-impl<'a> Piece<'a> {
+impl<'a> PlainFragment<'a> {
     pub(crate) fn of(flow: &'a FlowKey, ip: &IpPacket) -> Self {
         let is_later = matches!(ip.fragment, Fragment::Later { .. });
         Self { flow, tells_protocol: ip.version == Version::V4 || !is_later }
@@ -73,20 +74,20 @@ impl<'a> Piece<'a> {
 impl Spd {
     /// The policy that refuses a plain fragment, if any. Fragments that pass are judged as packets
     /// without ports.
-    pub(crate) fn refuses_piece(&self, piece: &Piece<'_>) -> Option<&Arc<PolicyEntry>> {
-        if !self.asks_for_whole(Direction::Forward) {
+    pub(crate) fn refuses_fragment(&self, piece: &PlainFragment<'_>) -> Option<&Arc<PolicyEntry>> {
+        if !self.needs_whole_datagrams(Direction::Forward) {
             return None;
         }
         // A sub policy that allows leaves the decision to the main ones.
         [PolicyKind::Sub, PolicyKind::Main].into_iter().find_map(|kind| {
             let deciding = [self.certain(kind, piece), self.fragment_rules().first(kind, piece)];
-            let first = deciding.into_iter().flatten().min_by_key(|entry| entry.place())?;
+            let first = deciding.into_iter().flatten().min_by_key(|entry| entry.precedence())?;
             blocks_plaintext(first).then_some(first)
         })
     }
 
     /// The first policy that matches only on what the fragment has.
-    fn certain(&self, kind: PolicyKind, piece: &Piece<'_>) -> Option<&Arc<PolicyEntry>> {
+    fn certain(&self, kind: PolicyKind, piece: &PlainFragment<'_>) -> Option<&Arc<PolicyEntry>> {
         let mut flow = *piece.flow;
         if !piece.tells_protocol {
             flow.protocol = NO_PROTOCOL;
@@ -104,7 +105,7 @@ impl Spd {
                 && !piece.is_undecided(entry)
                 && piece.may_match(entry)
         };
-        self.iter().filter(fits).min_by_key(|entry| entry.place())
+        self.iter().filter(fits).min_by_key(|entry| entry.precedence())
     }
 }
 
@@ -116,7 +117,10 @@ impl FragmentRules {
         let networks = networks_of(entry);
         *Arc::make_mut(&mut self.lengths).entry(lengths(networks)).or_default() += 1;
         let all = self.shard_mut(networks).entry(networks).or_default();
-        all.insert(all.partition_point(|other| other.place() < entry.place()), Arc::clone(entry));
+        all.insert(
+            all.partition_point(|other| other.precedence() < entry.precedence()),
+            Arc::clone(entry),
+        );
     }
 
     /// Removes a policy that is present.
@@ -141,7 +145,7 @@ impl FragmentRules {
     }
 
     /// The first policy of a kind that may match a fragment.
-    fn first(&self, kind: PolicyKind, piece: &Piece<'_>) -> Option<&Arc<PolicyEntry>> {
+    fn first(&self, kind: PolicyKind, piece: &PlainFragment<'_>) -> Option<&Arc<PolicyEntry>> {
         let shards = self.shards.as_ref()?;
         let FlowKey { source, destination, .. } = *piece.flow;
         let family = Family::of(destination);
@@ -151,7 +155,7 @@ impl FragmentRules {
             let mut all = shards[shard_of(networks)].get(&networks)?.iter();
             all.find(|entry| entry.kind() == kind && piece.may_match(entry))
         });
-        found.min_by_key(|entry| entry.place())
+        found.min_by_key(|entry| entry.precedence())
     }
 
     fn shard_mut(
@@ -167,7 +171,7 @@ impl FragmentRules {
 /// Whether a policy refuses plain packets.
 fn blocks_plaintext(entry: &PolicyEntry) -> bool {
     entry.action() == Action::Block
-        || entry.templates().any(|template| template.level == Level::Required)
+        || entry.templates().any(|template| template.level == TemplateLevel::Required)
 }
 
 fn asks_for_ports(entry: &PolicyEntry) -> bool {

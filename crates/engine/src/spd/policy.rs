@@ -3,7 +3,8 @@
 use bitflags::bitflags;
 
 use crate::{
-    Direction, IfId, Limits, Mark, Offload, PolicyIndex, Prefix, Priority, Selector, Template,
+    Direction, IfId, LifetimeLimits, Mark, Offload, PolicyIndex, Prefix, Priority, Selector,
+    Template,
 };
 
 /// Action on packets that match. Allowed packets go through the templates, or pass unchanged if
@@ -70,7 +71,7 @@ pub struct Policy {
     /// Flags.
     pub flags: PolicyFlags,
     /// Lifetime limits.
-    pub limits: Limits,
+    pub limits: LifetimeLimits,
     /// Requested packet offload.
     pub offload: Option<Offload>,
 }
@@ -144,7 +145,7 @@ impl Policy {
             mark: Mark::default(),
             if_id: IfId(0),
             flags: PolicyFlags::empty(),
-            limits: Limits::default(),
+            limits: LifetimeLimits::default(),
             offload: None,
         }
     }

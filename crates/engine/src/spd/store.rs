@@ -20,7 +20,7 @@ pub use order::PolicyCursor;
 
 /// All policies.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
+pub(crate) struct PolicyStore {
     /// By slot.
     entries: Entries,
     free_slots: Vec<u32>,
@@ -47,7 +47,7 @@ struct ListPosition {
 /// What identifies a policy.
 type PolicyIdentity = (Direction, PolicyKind, Selector, Mark, IfId);
 
-impl Ledger {
+impl PolicyStore {
     /// Adds a policy; fails if one with the same identity exists.
     pub(crate) fn add(
         &mut self,
@@ -69,7 +69,7 @@ impl Ledger {
         if self.named(&name(&policy)).is_some() {
             return Err(Error::Exists);
         }
-        let (index, age) = (self.index(&policy), entry.place().age());
+        let (index, age) = (self.index(&policy), entry.precedence().insertion_seq());
         let position = ListPosition { index, age, seq: age };
         let restored = self.insert(&policy, entry.device(), position, entry.added());
         restored.set_counts(entry.packets(), entry.bytes(), entry.last_used());
@@ -92,9 +92,11 @@ impl Ledger {
         if let Some(old) = &old {
             self.remove(old);
         }
-        let place = old.as_ref().map(|old| old.place()).filter(|old| old.is_equal_rank(policy));
+        let place =
+            old.as_ref().map(|old| old.precedence()).filter(|old| old.is_equal_rank(policy));
         let seq = self.next_age();
-        let position = ListPosition { index, age: place.map_or(seq, |old| old.age()), seq };
+        let position =
+            ListPosition { index, age: place.map_or(seq, |old| old.insertion_seq()), seq };
         Ok((self.insert(policy, device, position, now), old))
     }
 
@@ -213,7 +215,7 @@ fn number(index: PolicyIndex) -> u64 {
 /// Insertion number of the policy in a slot.
 fn age_in(entries: &Entries, slot: u32) -> u64 {
     let entry = entries.get(slot as usize).and_then(Option::as_ref);
-    entry.map_or(0, |entry| entry.place().age())
+    entry.map_or(0, |entry| entry.precedence().insertion_seq())
 }
 
 fn name(policy: &Policy) -> PolicyIdentity {
@@ -229,7 +231,7 @@ mod tests {
     use super::*;
     use crate::spd::table::tests::policy;
 
-    fn add(ledger: &mut Ledger, port: u16, mark: u32) -> Arc<PolicyEntry> {
+    fn add(ledger: &mut PolicyStore, port: u16, mark: u32) -> Arc<PolicyEntry> {
         let mut policy = policy(Direction::Out, 1);
         policy.selector.source_port = crate::PortMask::exactly(port);
         policy.mark = Mark { value: mark, mask: 1 };
@@ -238,7 +240,7 @@ mod tests {
 
     #[test]
     fn store_frees_shared_fields_with_last_policy() {
-        let mut ledger = Ledger::default();
+        let mut ledger = PolicyStore::default();
         let entries: Vec<_> = (0..100).map(|port| add(&mut ledger, port, 0)).collect();
         let other = add(&mut ledger, 1, 1);
         assert_eq!(ledger.shared.len(), 2);

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::change_log::PolicyChangeLog;
-use super::classifier::{Best, Classifier, Footprint, LOOKUP_BATCH, Moved, Revised, Revision};
+use super::classifier::{
+    Best, Classifier, Footprint, LOOKUP_BATCH, PendingDelta, Rebuild, RebuiltIndex,
+};
 use super::fragment_rules::FragmentRules;
 use super::scope::InvalidationScope;
 use crate::{Action, Direction, Family, FlowKey, PolicyEntry, PolicyKind};
@@ -12,7 +14,7 @@ use crate::{Action, Direction, Family, FlowKey, PolicyEntry, PolicyKind};
 #[derive(Clone, Debug, Default)]
 pub struct Spd {
     classifier: Classifier,
-    defaults: Defaults,
+    defaults: DefaultActions,
     change_log: PolicyChangeLog,
     fragment_rules: FragmentRules,
     /// Number of IPv6 `out` policies that forbid plaintext.
@@ -21,7 +23,7 @@ pub struct Spd {
 
 /// `ip xfrm policy setdefault`: actions for packets that match no policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Defaults {
+pub struct DefaultActions {
     /// Packets to this host.
     pub inbound: Action,
     /// Forwarded packets.
@@ -32,7 +34,7 @@ pub struct Defaults {
 
 /// Result of [`Spd::lookup`].
 #[derive(Clone, Copy, Debug)]
-pub enum Lookup<'a> {
+pub enum PolicyLookup<'a> {
     /// The policy that decides.
     Policy(&'a Arc<PolicyEntry>),
     /// No match: the default action of the direction.
@@ -44,25 +46,25 @@ impl Spd {
     /// (`xfrm_policy_lookup`). A sub policy that allows is combined with the main one: see
     /// [`Spd::lookup_kind`] (`xfrm_expand_policies`).
     #[must_use]
-    pub fn lookup(&self, direction: Direction, flow: &FlowKey) -> Lookup<'_> {
-        let default = Lookup::Default(self.defaults.of(direction));
-        self.first(direction, flow).entry().map_or(default, Lookup::Policy)
+    pub fn lookup(&self, direction: Direction, flow: &FlowKey) -> PolicyLookup<'_> {
+        let default = PolicyLookup::Default(self.defaults.of(direction));
+        self.first(direction, flow).entry().map_or(default, PolicyLookup::Policy)
     }
 
     /// [`Spd::lookup`] of each flow, in order, into `found`. Overlaps the cache misses of many
     /// packets.
-    pub fn lookup_each<'a>(
+    pub fn lookup_batch<'a>(
         &'a self,
         direction: Direction,
         flows: &[FlowKey],
-        found: &mut Vec<Lookup<'a>>,
+        found: &mut Vec<PolicyLookup<'a>>,
     ) {
         for flows in flows.chunks(LOOKUP_BATCH) {
-            let default = Lookup::Default(self.defaults.of(direction));
+            let default = PolicyLookup::Default(self.defaults.of(direction));
             let mut bests = [Best::NONE; LOOKUP_BATCH];
             self.find_each(direction, flows, &mut bests);
             let bests = bests.iter().take(flows.len());
-            found.extend(bests.map(|best| best.entry().map_or(default, Lookup::Policy)));
+            found.extend(bests.map(|best| best.entry().map_or(default, PolicyLookup::Policy)));
         }
     }
 
@@ -145,7 +147,7 @@ impl Spd {
     }
 
     /// Scopes of the changes since a generation; `None` if no longer known.
-    pub(crate) fn concerned_since(
+    pub(crate) fn scopes_since(
         &self,
         generation: u64,
     ) -> Option<impl Iterator<Item = InvalidationScope>> {
@@ -154,12 +156,12 @@ impl Spd {
 
     /// Whether some policy of a direction needs whole datagrams.
     #[inline]
-    pub(crate) const fn asks_for_whole(&self, direction: Direction) -> bool {
+    pub(crate) const fn needs_whole_datagrams(&self, direction: Direction) -> bool {
         self.classifier.asks_for_whole(direction)
     }
 
     /// Whether a flow may not leave in the clear.
-    pub(crate) fn keeps_from(&self, flow: &FlowKey) -> bool {
+    pub(crate) fn forbids_plaintext(&self, flow: &FlowKey) -> bool {
         let kinds = [PolicyKind::Sub, PolicyKind::Main];
         let mut found =
             kinds.into_iter().filter_map(|kind| self.lookup_kind(kind, Direction::Out, flow));
@@ -170,7 +172,7 @@ impl Spd {
     }
 
     /// Whether any IPv6 flow may not leave in the clear.
-    pub(crate) fn keeps_any_v6(&self) -> bool {
+    pub(crate) fn forbids_any_v6_plaintext(&self) -> bool {
         self.v6_plaintext_blockers != 0 || self.defaults.outbound == Action::Block
     }
 
@@ -186,7 +188,7 @@ impl Spd {
 
     /// Estimated cost of a look-up within a batch, in tenths of a cycle, without cache misses.
     #[must_use]
-    pub fn weigh(&self, direction: Direction, flow: &FlowKey) -> usize {
+    pub fn estimate_cost(&self, direction: Direction, flow: &FlowKey) -> usize {
         self.classifier.estimate_cost(direction, flow)
     }
 
@@ -198,18 +200,18 @@ impl Spd {
 
     /// Actions for packets that match no policy.
     #[must_use]
-    pub const fn defaults(&self) -> Defaults {
+    pub const fn defaults(&self) -> DefaultActions {
         self.defaults
     }
 
-    pub(crate) fn set_defaults(&mut self, defaults: Defaults) {
+    pub(crate) fn set_defaults(&mut self, defaults: DefaultActions) {
         self.defaults = defaults;
         self.change_log.record(InvalidationScope::All);
     }
 
     /// Brings this older copy of `newer` up to it, given the policies that changed; shares with it
     /// only what is new.
-    pub(crate) fn follow(&mut self, newer: &Self, changed: &[Arc<PolicyEntry>]) {
+    pub(crate) fn sync_from(&mut self, newer: &Self, changed: &[Arc<PolicyEntry>]) {
         self.classifier.follow(&newer.classifier, changed);
         (self.defaults, self.change_log) = (newer.defaults, newer.change_log.clone());
         self.fragment_rules.clone_from(&newer.fragment_rules);
@@ -226,7 +228,7 @@ impl Spd {
     }
 
     /// Inserts one policy; [`Spd::prepare`] must be called before the next change.
-    pub(crate) fn insert_one(&mut self, entry: &Arc<PolicyEntry>) {
+    pub(crate) fn insert_deferred(&mut self, entry: &Arc<PolicyEntry>) {
         self.classifier.insert_one(entry);
         self.fragment_rules.insert(entry);
         self.v6_plaintext_blockers += usize::from(blocks_v6_plaintext(entry));
@@ -239,17 +241,17 @@ impl Spd {
     }
 
     /// Whether so many policies came and went one by one that a rebuild may pay.
-    pub(crate) fn is_outgrown(&self) -> bool {
+    pub(crate) fn needs_rebuild(&self) -> bool {
         self.classifier.is_outgrown()
     }
 
     /// Copies of the bins to be rebuilt.
-    pub(crate) fn revision(&self) -> Revision {
+    pub(crate) fn start_rebuild(&self) -> Rebuild {
         self.classifier.revision()
     }
 
     /// Installs rebuilt bins. Look-ups are unaffected.
-    pub(crate) fn adopt(&mut self, revised: Revised, moved: &[Moved]) {
+    pub(crate) fn install(&mut self, revised: RebuiltIndex, moved: &[PendingDelta]) {
         self.classifier.adopt(revised, moved);
     }
 
@@ -271,7 +273,7 @@ fn blocks_v6_plaintext(entry: &PolicyEntry) -> bool {
     (entry.direction(), entry.family()) == (Direction::Out, Family::V6) && blocks_plaintext(entry)
 }
 
-impl Defaults {
+impl DefaultActions {
     /// Default action of a direction.
     #[must_use]
     pub const fn of(self, direction: Direction) -> Action {

@@ -6,7 +6,7 @@ use crate::{Family, Mode, Reqid, SaProtocol, Spi};
 
 /// Whether a template must be satisfied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Level {
+pub enum TemplateLevel {
     /// `level required`.
     #[default]
     Required,
@@ -31,7 +31,7 @@ pub struct Template {
     /// Request id. Outbound it must equal the SA's, even if 0; inbound 0 matches any.
     pub reqid: Reqid,
     /// Whether it must be satisfied.
-    pub level: Level,
+    pub level: TemplateLevel,
 }
 
 impl Template {
@@ -53,7 +53,7 @@ impl Template {
             spi: Spi(0),
             mode: Mode::Tunnel,
             reqid: Reqid(0),
-            level: Level::Required,
+            level: TemplateLevel::Required,
         }
     }
 

@@ -2,7 +2,7 @@
 //! `validate_tmpl`.
 
 use crate::{
-    Direction, Error, Family, Level, Mode, OffloadKind, Policy, PolicyIndex, Template,
+    Direction, Error, Family, Mode, OffloadKind, Policy, PolicyIndex, Template, TemplateLevel,
     spd::policy::MAX_TEMPLATES,
 };
 
@@ -55,7 +55,7 @@ fn inner_to_outer(policy: &Policy, template: &Template, family: Family) -> Resul
     }
     match template.mode {
         Mode::Tunnel | Mode::Beet | Mode::Iptfs => {
-            if template.level == Level::Use && policy.direction == Direction::Out {
+            if template.level == TemplateLevel::Use && policy.direction == Direction::Out {
                 return Err(Error::OptionalTunnel);
             }
         }

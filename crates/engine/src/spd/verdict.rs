@@ -5,9 +5,9 @@ use crate::{Action, Template};
 /// The policies that decide over a flow, by their slots in the cache; valid until the next
 /// [`PolicyCache::begin`](crate::PolicyCache::begin).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AnswerId(pub(crate) u32);
+pub struct VerdictId(pub(crate) u32);
 
-impl AnswerId {
+impl VerdictId {
     /// No policy.
     pub(crate) const NONE: Self = Self(u32::MAX);
 
@@ -60,25 +60,25 @@ impl AnswerId {
     /// The outcome, without reading the policies.
     #[must_use]
     #[inline]
-    pub const fn ruling(self) -> Ruling {
+    pub const fn outcome(self) -> PolicyOutcome {
         match self {
-            Self::NONE => Ruling::Default,
-            Self(bits) if bits & BLOCK != 0 => Ruling::Block,
-            Self(bits) if bits & PASS != 0 => Ruling::Pass,
-            Self(_) => Ruling::Protect,
+            Self::NONE => PolicyOutcome::Default,
+            Self(bits) if bits & BLOCK != 0 => PolicyOutcome::Block,
+            Self(bits) if bits & PASS != 0 => PolicyOutcome::Bypass,
+            Self(_) => PolicyOutcome::Protect,
         }
     }
 }
 
 /// Outcome of a verdict, before SAs are considered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ruling {
+pub enum PolicyOutcome {
     /// No policy: the direction's default action.
     Default,
     /// Discarded.
     Block,
     /// Allowed in the clear.
-    Pass,
+    Bypass,
     /// Protected by SAs.
     Protect,
 }

@@ -9,7 +9,7 @@ use uxfrm_engine::sa::config::SaFlags;
 use uxfrm_engine::{Direction, Family, HostPort, Mode, Settings, UdpEncapKind, UdpSuper};
 use uxfrm_packet::checksum::Sum;
 use uxfrm_packet::{PacketBuf, Protocol, SegmentPlan, Segments, UdpPath, ipv4};
-use uxfrm_testkit::{Gateway, Rng, Way, Wrapping, packets};
+use uxfrm_testkit::{IpsecSetup, PairDirection, Rng, TestGateway, packets};
 
 use super::{esp, open};
 
@@ -44,7 +44,7 @@ impl Flow {
     }
 
     fn ends(&self) -> (IpAddr, IpAddr) {
-        Wrapping::new(Mode::Tunnel, self.family, Family::V4).hosts(Way::Right)
+        IpsecSetup::new(Mode::Tunnel, self.family, Family::V4).hosts(PairDirection::LeftToRight)
     }
 
     /// Mostly what follows the one before.
@@ -145,18 +145,19 @@ impl Flow {
 }
 
 /// A gateway with so many tunnels, half of them by a UDP socket.
-fn gateway(tunnels: u32, udp: UdpSuper) -> Gateway {
-    let base = Wrapping::tunnel4();
+fn gateway(tunnels: u32, udp: UdpSuper) -> TestGateway {
+    let base = IpsecSetup::tunnel4();
     let host = HostPort::SuperPackets { udp };
-    let addresses = [base.gateways(Way::Right).1].into_iter().collect();
-    let mut gateway = Gateway::new(Settings { host, addresses, ..Settings::default() });
+    let addresses = [base.gateways(PairDirection::LeftToRight).1].into_iter().collect();
+    let mut gateway = TestGateway::new(Settings { host, addresses, ..Settings::default() });
     for family in [Family::V4, Family::V6] {
-        let wrapping = Wrapping::new(Mode::Tunnel, family, Family::V4);
-        gateway.add_policy(wrapping.policy(Direction::Forward, Way::Right));
+        let wrapping = IpsecSetup::new(Mode::Tunnel, family, Family::V4);
+        gateway.add_policy(wrapping.policy(Direction::Forward, PairDirection::LeftToRight));
     }
     for tunnel in 0..tunnels {
         let encap = Some(UdpEncapKind::Esp).filter(|_| tunnel % 2 == 0);
-        let mut state = Wrapping { encap, ..base.clone() }.sa(Way::Right, 0x1000 + tunnel);
+        let mut state =
+            IpsecSetup { encap, ..base.clone() }.sa(PairDirection::LeftToRight, 0x1000 + tunnel);
         (state.transform, state.selector, state.flags) = (open(), None, SaFlags::AF_UNSPEC);
         gateway.add_sa(state);
     }
@@ -170,8 +171,8 @@ fn from_the_wire(
     plain: &[(u32, Vec<u8>)],
     rng: &mut Rng,
 ) -> Vec<PacketBuf> {
-    let base = Wrapping::tunnel4();
-    let (source, destination) = base.gateways(Way::Right);
+    let base = IpsecSetup::tunnel4();
+    let (source, destination) = base.gateways(PairDirection::LeftToRight);
     let mut arriving: Vec<PacketBuf> = Vec::new();
     for (tunnel, packet) in plain {
         let tunnel = tunnel % tunnels;
@@ -187,7 +188,7 @@ fn from_the_wire(
         let goes_on = arriving.last().filter(|_| rng.permille(850)).and_then(|last| {
             last.udp.as_ref()?;
             let stride = match last.segments {
-                Segments::Train { stride } => usize::from(stride),
+                Segments::Burst { stride } => usize::from(stride),
                 Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => last.len(),
             };
             let fits = text.len() <= stride && last.len() % stride == 0;
@@ -197,7 +198,7 @@ fn from_the_wire(
         let mut segments = Segments::One;
         if let Some(stride) = goes_on {
             bytes.extend(arriving.pop().unwrap().bytes());
-            segments = Segments::Train { stride: u16::try_from(stride).unwrap() };
+            segments = Segments::Burst { stride: u16::try_from(stride).unwrap() };
         }
         bytes.extend(text);
         let mut packet = PacketBuf::from_slice(&bytes);
@@ -262,7 +263,7 @@ fn coalesced_tunnel_packets_equal_input() {
             let arriving = from_the_wire(tunnels, &mut sequences, &plain, &mut rng);
             trains += arriving.iter().filter(|packet| packet.segments != Segments::One).count();
             let arrived = gateway.inbound(arriving);
-            gateway.assert_accounts();
+            gateway.assert_packets_accounted();
             let (mut came, mut wanted) = (BTreeMap::new(), BTreeMap::new());
             joined += arrived.iter().filter(|packet| packet.segments != Segments::One).count();
             for packet in &arrived {

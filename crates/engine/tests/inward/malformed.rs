@@ -8,7 +8,7 @@ use uxfrm_engine::{
     Direction, DropReason, Family, HostPort, Mode, Settings, UdpEncapKind, UdpSuper,
 };
 use uxfrm_packet::{PacketBuf, Protocol, Segments, UdpPath, ipv4};
-use uxfrm_testkit::{Gateway, Rng, Way, Wrapping, packets};
+use uxfrm_testkit::{IpsecSetup, PairDirection, Rng, TestGateway, packets};
 
 use super::open;
 
@@ -21,7 +21,7 @@ enum Outside {
 
 #[derive(Clone, Debug)]
 struct Shape {
-    wrapping: Wrapping,
+    wrapping: IpsecSetup,
     outside: Outside,
 }
 
@@ -41,7 +41,7 @@ fn shapes() -> Vec<Shape> {
         for outside in [Outside::Ip, Outside::Udp, Outside::Socket] {
             let encap = Some(UdpEncapKind::Esp).filter(|_| outside != Outside::Ip);
             shapes.push(Shape {
-                wrapping: Wrapping { encap, ..Wrapping::new(mode, inner, outer) },
+                wrapping: IpsecSetup { encap, ..IpsecSetup::new(mode, inner, outer) },
                 outside,
             });
         }
@@ -53,15 +53,15 @@ fn shapes() -> Vec<Shape> {
 type Text = (Vec<u8>, Vec<u8>, u8);
 
 impl Shape {
-    fn gateway(&self, host: HostPort) -> Gateway {
+    fn gateway(&self, host: HostPort) -> TestGateway {
         let addresses =
             ["192.0.2.2", "2001:db8::2"].iter().map(|text| text.parse().unwrap()).collect();
-        let mut gateway = Gateway::new(Settings { addresses, host, ..Settings::default() });
+        let mut gateway = TestGateway::new(Settings { addresses, host, ..Settings::default() });
         for direction in [Direction::In, Direction::Forward] {
-            gateway.add_policy(self.wrapping.policy(direction, Way::Right));
+            gateway.add_policy(self.wrapping.policy(direction, PairDirection::LeftToRight));
         }
         for tunnel in 0..TUNNELS {
-            let mut state = self.wrapping.sa(Way::Right, 0x1000 + tunnel);
+            let mut state = self.wrapping.sa(PairDirection::LeftToRight, 0x1000 + tunnel);
             (state.transform, state.replay.window) = (open(), 0);
             gateway.add_sa(state);
         }
@@ -76,7 +76,7 @@ impl Shape {
     ) -> PacketBuf {
         let (spi, sequence) = (spi.to_be_bytes(), sequence.to_be_bytes());
         let esp = [&spi[..], &sequence, payload, padding, &[*next_header]].concat();
-        let (source, destination) = self.wrapping.gateways(Way::Right);
+        let (source, destination) = self.wrapping.gateways(PairDirection::LeftToRight);
         match self.outside {
             Outside::Ip => {
                 PacketBuf::from_slice(&packets::ip(source, destination, Protocol::ESP, &esp))
@@ -101,20 +101,20 @@ impl Shape {
     }
 
     fn path(&self) -> UdpPath {
-        let (source, destination) = self.wrapping.gateways(Way::Right);
+        let (source, destination) = self.wrapping.gateways(PairDirection::LeftToRight);
         let (local, remote): (SocketAddr, SocketAddr) =
             ((destination, 4500).into(), (source, 4500).into());
         UdpPath { local, remote, tos: 0, dont_fragment: false }
     }
 
     fn plain(&self, protocol: Protocol, upper: &[u8]) -> Vec<u8> {
-        let (source, destination) = self.wrapping.hosts(Way::Right);
+        let (source, destination) = self.wrapping.hosts(PairDirection::LeftToRight);
         packets::ip(source, destination, protocol, upper)
     }
 
     /// A common packet.
     fn good(&self, len: usize) -> Text {
-        let (source, destination) = self.wrapping.hosts(Way::Right);
+        let (source, destination) = self.wrapping.hosts(PairDirection::LeftToRight);
         let end = |address: IpAddr, port| SocketAddr::new(address, port).to_string();
         let plain = packets::udp_bytes(&end(source, 7), &end(destination, 9), &vec![5; len]);
         self.text(plain)
@@ -321,12 +321,12 @@ fn odd_uppers() -> Vec<(String, u8, Vec<u8>)> {
 /// Delivered packets, and drop reasons of others.
 type Outcome = (Vec<Vec<u8>>, BTreeMap<DropReason, u64>);
 
-fn outcome(gateway: &mut Gateway, packets: Vec<PacketBuf>) -> Outcome {
+fn outcome(gateway: &mut TestGateway, packets: Vec<PacketBuf>) -> Outcome {
     let before: BTreeMap<_, _> = gateway.reasons().into_iter().collect();
     let held = gateway.worker.inward().held;
     let arrived = gateway.inbound(packets);
     let arrived = arrived.iter().map(|packet| packet.bytes().to_vec()).collect();
-    gateway.assert_accounts();
+    gateway.assert_packets_accounted();
     assert_eq!(gateway.worker.inward().held, held, "none of these is held");
     let mut told: BTreeMap<_, _> = gateway.reasons().into_iter().collect();
     told.retain(|reason, count| {
@@ -349,7 +349,7 @@ fn sum(outcomes: &[&Outcome]) -> Outcome {
 fn train(shape: &Shape, wagons: &[PacketBuf]) -> PacketBuf {
     let bytes: Vec<u8> = wagons.iter().flat_map(|wagon| wagon.bytes().to_vec()).collect();
     let mut train = PacketBuf::from_slice(&bytes);
-    train.segments = Segments::Train { stride: u16::try_from(wagons[0].len()).unwrap() };
+    train.segments = Segments::Burst { stride: u16::try_from(wagons[0].len()).unwrap() };
     train.udp = Some(shape.path());
     train
 }

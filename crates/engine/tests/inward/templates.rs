@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use uxfrm_engine::{
-    Action, Defaults, Direction, DropReason, Family, HostPort, Level, Mark, Mode, Policy,
+    Action, DefaultActions, Direction, DropReason, Family, HostPort, Mark, Mode, Policy,
     PolicyIndex, PolicyKey, PolicyKind, PolicyName, PortMask, Prefix, Priority, Reqid, SaConfig,
-    SaId, SaProtocol, Selector, Settings, Spi, Template, UdpSuper,
+    SaId, SaProtocol, Selector, Settings, Spi, Template, TemplateLevel, UdpSuper,
 };
 use uxfrm_packet::{PacketBuf, Protocol};
-use uxfrm_testkit::{Gateway, Rng, Way, Wrapping, packets};
+use uxfrm_testkit::{IpsecSetup, PairDirection, Rng, TestGateway, packets};
 
 use super::{esp, open, tunnelled};
 
@@ -50,7 +50,7 @@ impl State {
     }
 
     fn config(&self) -> SaConfig {
-        let mut config = Wrapping::tunnel4().sa(Way::Right, self.spi);
+        let mut config = IpsecSetup::tunnel4().sa(PairDirection::LeftToRight, self.spi);
         config.id = self.id();
         (config.source, config.mode, config.reqid) = (self.source, self.mode, Reqid(self.reqid));
         config.selector = self.selector;
@@ -73,7 +73,7 @@ struct Flow {
 struct World {
     states: Vec<State>,
     policies: Vec<Policy>,
-    defaults: Defaults,
+    defaults: DefaultActions,
     /// Few, so that they come by several paths.
     flows: Vec<Flow>,
 }
@@ -124,7 +124,7 @@ fn template(states: &[State], rng: &mut Rng) -> Template {
         spi: Spi(if rng.permille(300) { like.spi } else { 0 }),
         mode: like.mode,
         reqid: Reqid(if rng.permille(700) { like.reqid } else { 0 }),
-        level: if rng.permille(250) { Level::Use } else { Level::Required },
+        level: if rng.permille(250) { TemplateLevel::Use } else { TemplateLevel::Required },
     }
 }
 
@@ -154,7 +154,7 @@ impl World {
     }
 
     fn add_policy(&mut self, rng: &mut Rng) {
-        let base = Wrapping::tunnel4().policy(Direction::In, Way::Right);
+        let base = IpsecSetup::tunnel4().policy(Direction::In, PairDirection::LeftToRight);
         let mut taken = self.policies.iter().map(|policy| policy.priority.0);
         let priority = (0..).map(|_| number(1000, rng)).find(|new| taken.all(|old| old != *new));
         let policy = Policy {
@@ -179,11 +179,11 @@ impl World {
         }
     }
 
-    fn gateway(&self, rng: &mut Rng) -> Gateway {
+    fn gateway(&self, rng: &mut Rng) -> TestGateway {
         let addresses = OWN.map(at).into_iter().collect();
         let super_packets = HostPort::SuperPackets { udp: UdpSuper::Refused };
         let host = any_of(&[HostPort::Packets, HostPort::Packets, super_packets], rng);
-        let mut gateway = Gateway::new(Settings { addresses, host, ..Settings::default() });
+        let mut gateway = TestGateway::new(Settings { addresses, host, ..Settings::default() });
         gateway.database.apply(gateway.now, |change| change.set_defaults(self.defaults));
         self.states.iter().for_each(|state| gateway.add_sa(state.config()));
         self.policies.iter().for_each(|policy| gateway.add_policy(policy.clone()));
@@ -191,12 +191,12 @@ impl World {
     }
 
     /// Changes the model and the database.
-    fn change(&mut self, gateway: &mut Gateway, rng: &mut Rng) {
+    fn change(&mut self, gateway: &mut TestGateway, rng: &mut Rng) {
         match rng.below(5) {
             0 | 1 => {
                 let at = rng.below(self.states.len());
                 let gone = self.states[at];
-                let delete = |change: &mut uxfrm_engine::Change<'_>| {
+                let delete = |change: &mut uxfrm_engine::Transaction<'_>| {
                     change.delete_sa(gone.id(), Mark::default()).unwrap();
                 };
                 gateway.database.apply(gateway.now, delete);
@@ -286,7 +286,7 @@ impl World {
         // From the outermost inward: the last template is the outermost.
         let mut next = 0;
         for template in policy.templates.iter().rev() {
-            let optional = template.level == Level::Use;
+            let optional = template.level == TemplateLevel::Use;
             if optional && template.mode == Mode::Transport {
                 continue;
             }
@@ -419,7 +419,7 @@ fn fast_paths_agree_with_slow_check() {
             let mut arrived: Vec<_> = gateway.inbound(batch).iter().map(number_in).collect();
             arrived.sort_unstable();
             passed += arrived.len();
-            gateway.assert_accounts();
+            gateway.assert_packets_accounted();
             let mut told: BTreeMap<_, _> = gateway.reasons().into_iter().collect();
             told.retain(|reason, count| {
                 *count -= before.get(reason).copied().unwrap_or(0);

@@ -6,10 +6,11 @@ use std::thread;
 
 use uxfrm_engine::sa::config::SaFlags;
 use uxfrm_engine::{
-    Budget, Direction, DropReason, Event, Limits, Mark, Moment, Output, Settings, Traffic, Worker,
+    Direction, DropReason, Event, LifetimeLimits, Mark, Moment, Output, Settings, SoftHardLimit,
+    TrafficCounters, Worker,
 };
 use uxfrm_packet::{Batch, PacketBuf, Pool};
-use uxfrm_testkit::{Gateway, Rng, Suite, Way, Wrapping, packets};
+use uxfrm_testkit::{EspSuite, IpsecSetup, PairDirection, Rng, TestGateway, packets};
 
 use super::copy;
 
@@ -22,8 +23,9 @@ struct Lane {
 }
 
 impl Lane {
-    fn of(gateway: &Gateway, seed: u64) -> Self {
-        let addresses = [Wrapping::tunnel4().gateways(Way::Right).1].into_iter().collect();
+    fn of(gateway: &TestGateway, seed: u64) -> Self {
+        let addresses =
+            [IpsecSetup::tunnel4().gateways(PairDirection::LeftToRight).1].into_iter().collect();
         let settings = Settings { seed, addresses, ..Settings::default() };
         let worker = Worker::new(settings, &gateway.database.published()).unwrap();
         Self { worker, pool: Pool::new(), out: Output::default(), events: Vec::new() }
@@ -34,7 +36,7 @@ impl Lane {
         let mut batch: Batch = packets.into_iter().collect();
         self.worker.inbound(&mut batch, now, &mut self.pool, &mut self.out);
         self.events.append(&mut self.out.events);
-        let Traffic { received, sent, dropped, absorbed, held, .. } = self.worker.inward();
+        let TrafficCounters { received, sent, dropped, absorbed, held, .. } = self.worker.inward();
         assert_eq!(received, sent + dropped + absorbed + held);
         let by_reason: u64 = DropReason::ALL.iter().map(|why| self.drops(*why)).sum();
         assert_eq!(by_reason, dropped);
@@ -60,13 +62,13 @@ fn numbered(number: u64) -> PacketBuf {
 }
 
 /// Sealed by these SAs in turn, by a sender that has sent so many before.
-fn sealed(wrapping: &Wrapping, spis: &[u32], seed: u64, sent: u64, each: u64) -> Vec<PacketBuf> {
+fn sealed(wrapping: &IpsecSetup, spis: &[u32], seed: u64, sent: u64, each: u64) -> Vec<PacketBuf> {
     let mut by_state: Vec<_> = (0..)
         .zip(spis)
         .map(|(at, spi)| {
-            let mut left = Gateway::new(Settings { seed: 9, ..Settings::default() });
-            left.add_policy(wrapping.policy(Direction::Out, Way::Right));
-            let mut state = wrapping.sa(Way::Right, *spi);
+            let mut left = TestGateway::new(Settings { seed: 9, ..Settings::default() });
+            left.add_policy(wrapping.policy(Direction::Out, PairDirection::LeftToRight));
+            let mut state = wrapping.sa(PairDirection::LeftToRight, *spi);
             state.transform = wrapping.suite.with_keys(seed + u64::from(*spi));
             state.replay.sent = sent;
             left.add_sa(state);
@@ -81,24 +83,24 @@ fn sealed(wrapping: &Wrapping, spis: &[u32], seed: u64, sent: u64, each: u64) ->
     all
 }
 
-fn receiver(wrapping: &Wrapping, spis: &[u32], seed: u64, received: u64) -> Gateway {
-    let mut right = Gateway::new(Settings::default());
-    right.add_policy(wrapping.policy(Direction::Forward, Way::Right));
+fn receiver(wrapping: &IpsecSetup, spis: &[u32], seed: u64, received: u64) -> TestGateway {
+    let mut right = TestGateway::new(Settings::default());
+    right.add_policy(wrapping.policy(Direction::Forward, PairDirection::LeftToRight));
     for spi in spis {
         right.add_sa(state(wrapping, *spi, seed, received));
     }
     right
 }
 
-fn state(wrapping: &Wrapping, spi: u32, seed: u64, received: u64) -> uxfrm_engine::SaConfig {
-    let mut state = wrapping.sa(Way::Right, spi);
+fn state(wrapping: &IpsecSetup, spi: u32, seed: u64, received: u64) -> uxfrm_engine::SaConfig {
+    let mut state = wrapping.sa(PairDirection::LeftToRight, spi);
     state.transform = wrapping.suite.with_keys(seed + u64::from(spi));
     state.replay.received = received;
     state
 }
 
-fn esn(window: u32, suite: Suite) -> Wrapping {
-    Wrapping { flags: SaFlags::ESN, window, suite, ..Wrapping::tunnel4() }
+fn esn(window: u32, suite: EspSuite) -> IpsecSetup {
+    IpsecSetup { flags: SaFlags::ESN, window, suite, ..IpsecSetup::tunnel4() }
 }
 
 /// Packets moved by fewer places than `reach`.
@@ -120,7 +122,7 @@ fn count(passed: &mut BTreeMap<u64, u64>, numbers: Vec<u64>) {
 
 /// All packets in some order among two workers, and replayed later to the other one, in the same
 /// batches and in later ones.
-fn each_passes_once(window: u32, spis: &[u32], suite: Suite, rng: &mut Rng) {
+fn each_passes_once(window: u32, spis: &[u32], suite: EspSuite, rng: &mut Rng) {
     const EACH: u64 = 1500;
     let wrapping = esn(window, suite);
     let before = (1 << 32) - EACH / 2;
@@ -184,9 +186,9 @@ fn two_workers_accept_each_packet_once_across_32_bits() {
         for spis in
             [&[0x1000][..], &[0x1000, 0x1001, 0x2000], &(0x1000..0x1028).collect::<Vec<_>>()]
         {
-            each_passes_once(window, spis, Suite::Gcm128, &mut rng);
+            each_passes_once(window, spis, EspSuite::Gcm128, &mut rng);
         }
-        each_passes_once(window, &[0x1000, 0x1001], Suite::NullSha1, &mut rng);
+        each_passes_once(window, &[0x1000, 0x1001], EspSuite::NullSha1, &mut rng);
     }
 }
 
@@ -196,7 +198,7 @@ fn two_threads_with_same_packets_pass_each_once() {
     for (window, spis) in
         [(64, &[0x1000][..]), (4096, &[0x1000]), (4096, &[0x1000, 0x1001, 0x2002])]
     {
-        let wrapping = esn(window, Suite::Gcm128);
+        let wrapping = esn(window, EspSuite::Gcm128);
         let before = (1 << 32) - 3000;
         let right = receiver(&wrapping, spis, 0, before);
         let sent = sealed(&wrapping, spis, 0, before, 6000);
@@ -231,7 +233,7 @@ fn two_threads_with_same_packets_pass_each_once() {
 #[test]
 fn readded_sa_accepts_no_old_packet() {
     for spis in [&[0x1000][..], &(0x1000..0x1020).collect::<Vec<_>>()] {
-        let wrapping = esn(64, Suite::Gcm128);
+        let wrapping = esn(64, EspSuite::Gcm128);
         let mut right = receiver(&wrapping, spis, 0, 0);
         let mut lanes = [Lane::of(&right, 1), Lane::of(&right, 2)];
         let mut rng = Rng::new(5);
@@ -254,7 +256,12 @@ fn readded_sa_accepts_no_old_packet() {
             let next = 1000 * (generation + 1);
             right.database.apply(right.now, |change| {
                 for spi in spis {
-                    change.delete_sa(wrapping.sa(Way::Right, *spi).id, Mark::default()).unwrap();
+                    change
+                        .delete_sa(
+                            wrapping.sa(PairDirection::LeftToRight, *spi).id,
+                            Mark::default(),
+                        )
+                        .unwrap();
                     if generation % 2 == 0 {
                         change.add_sa(state(&wrapping, *spi, next, 0)).unwrap();
                     }
@@ -280,7 +287,7 @@ fn readded_sa_accepts_no_old_packet() {
 /// Old and new SA at once, in any mixture.
 #[test]
 fn both_sas_pass_during_rekey_on_both_workers() {
-    let wrapping = esn(64, Suite::Gcm128);
+    let wrapping = esn(64, EspSuite::Gcm128);
     let mut rng = Rng::new(6);
     let mut right = receiver(&wrapping, &[0x1000], 0, 0);
     let mut lanes = [Lane::of(&right, 1), Lane::of(&right, 2)];
@@ -302,7 +309,7 @@ fn both_sas_pass_during_rekey_on_both_workers() {
             }
         }
         assert_eq!(passed, all, "{:?}", lanes.map(|lane| lane.reasons()));
-        let id = wrapping.sa(Way::Right, spi - 0x10).id;
+        let id = wrapping.sa(PairDirection::LeftToRight, spi - 0x10).id;
         right.database.apply(right.now, |change| change.delete_sa(id, Mark::default())).unwrap();
         old = later.iter().map(copy).collect();
     }
@@ -318,13 +325,13 @@ fn two_workers_share_hard_limit() {
                 // 20 of IP, 8 of UDP, 20 of payload.
                 let (hard_packets, hard_bytes) =
                     if bytes { (u64::MAX, hard * 48) } else { (hard, u64::MAX) };
-                let limits = Limits {
-                    packets: Budget { soft: u64::MAX, hard: hard_packets },
-                    bytes: Budget { soft: u64::MAX, hard: hard_bytes },
-                    ..Limits::default()
+                let limits = LifetimeLimits {
+                    packets: SoftHardLimit { soft: u64::MAX, hard: hard_packets },
+                    bytes: SoftHardLimit { soft: u64::MAX, hard: hard_bytes },
+                    ..LifetimeLimits::default()
                 };
-                let wrapping = Wrapping { limits, ..esn(4096, Suite::Gcm128) };
-                let unlimited = esn(4096, Suite::Gcm128);
+                let wrapping = IpsecSetup { limits, ..esn(4096, EspSuite::Gcm128) };
+                let unlimited = esn(4096, EspSuite::Gcm128);
                 let sent = sealed(&unlimited, spis, 0, 0, each);
                 for at_once in [false, true] {
                     let right = receiver(&wrapping, spis, 0, 0);

@@ -15,13 +15,14 @@ use std::net::IpAddr;
 use uxfrm_crypto::{KeyMaterial, Transform};
 use uxfrm_engine::sa::config::SaFlags;
 use uxfrm_engine::{
-    Action, DeviceId, DeviceMark, DeviceStatus, Direction, DropReason, Event, Family, Host,
-    HostPort, IfId, Mark, Mode, NarrowPaths, OffloadKind, Policy, PolicyKey, PolicyKind,
-    PolicyName, PortMask, Priority, Received, SaConfig, SaTransform, Settings, UdpEncapKind,
-    UdpSuper,
+    Action, DeviceId, DeviceMark, DeviceStatus, Direction, DropReason, Event, Family, HostPort,
+    HostView, IfId, Mark, Mode, OffloadKind, PathMtus, Policy, PolicyKey, PolicyKind, PolicyName,
+    PortMask, Priority, ReceivedPacket, SaConfig, SaTransform, Settings, UdpEncapKind, UdpSuper,
 };
 use uxfrm_packet::{Checksum, PacketBuf, Protocol, Segments, UdpPath, ipv4};
-use uxfrm_testkit::{Gateway, Pair, Rng, Suite, Way, Wrapping, packets};
+use uxfrm_testkit::{
+    EspSuite, IpsecSetup, PairDirection, Rng, TestGateway, TestGatewayPair, packets,
+};
 
 /// Two SAs of each shape with consecutive SPIs, and one whose SPI has the same low bits.
 const SPIS: [u32; 3] = [0, 1, 0x100];
@@ -36,7 +37,7 @@ enum Outside {
 
 #[derive(Clone, Debug)]
 struct Shape {
-    wrapping: Wrapping,
+    wrapping: IpsecSetup,
     outside: Outside,
     spi: u32,
 }
@@ -53,7 +54,7 @@ fn shapes() -> Vec<Shape> {
     ] {
         for outside in [Outside::Ip, Outside::Udp, Outside::Socket] {
             let encap = Some(UdpEncapKind::Esp).filter(|_| outside != Outside::Ip);
-            let wrapping = Wrapping { encap, ..Wrapping::new(mode, inner, outer) };
+            let wrapping = IpsecSetup { encap, ..IpsecSetup::new(mode, inner, outer) };
             let spi = 0x1000 * (1 + u32::try_from(shapes.len()).unwrap());
             shapes.push(Shape { wrapping, outside, spi });
         }
@@ -63,7 +64,7 @@ fn shapes() -> Vec<Shape> {
 
 impl Shape {
     fn state(&self, number: usize) -> SaConfig {
-        let mut state = self.wrapping.sa(Way::Right, self.spi + SPIS[number]);
+        let mut state = self.wrapping.sa(PairDirection::LeftToRight, self.spi + SPIS[number]);
         state.transform = SaTransform {
             transform: Transform::cipher_auth(None, None).unwrap(),
             encryption_key: KeyMaterial::empty(),
@@ -83,7 +84,7 @@ impl Shape {
 
     /// A plain packet that its SAs may carry.
     fn plain(&self, port: u16) -> Vec<u8> {
-        let (source, destination) = self.wrapping.hosts(Way::Right);
+        let (source, destination) = self.wrapping.hosts(PairDirection::LeftToRight);
         let end = |address: IpAddr, port| match address {
             IpAddr::V4(address) => format!("{address}:{port}"),
             IpAddr::V6(address) => format!("[{address}]:{port}"),
@@ -104,7 +105,7 @@ impl Shape {
         let padding = (4 - (esp.len() + 2) % 4) % 4;
         esp.extend((1..=u8::try_from(padding).unwrap()).chain([u8::try_from(padding).unwrap()]));
         esp.push(kind.0);
-        let (source, destination) = self.wrapping.gateways(Way::Right);
+        let (source, destination) = self.wrapping.gateways(PairDirection::LeftToRight);
         let len = u16::try_from(8 + esp.len()).unwrap().to_be_bytes();
         let head = [4500_u16.to_be_bytes(), 4500_u16.to_be_bytes(), len, [0, 0]].concat();
         match self.outside {
@@ -125,10 +126,10 @@ impl Shape {
     }
 }
 
-fn gateway() -> Gateway {
+fn gateway() -> TestGateway {
     let addresses = ["192.0.2.2", "2001:db8::2", "10.2.0.1"];
     let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
-    let mut gateway = Gateway::new(Settings { addresses, ..Settings::default() });
+    let mut gateway = TestGateway::new(Settings { addresses, ..Settings::default() });
     for shape in shapes() {
         (0..SPIS.len()).for_each(|number| gateway.add_sa(shape.state(number)));
     }
@@ -137,7 +138,7 @@ fn gateway() -> Gateway {
             continue;
         }
         for direction in [Direction::In, Direction::Forward] {
-            let mut policy = shape.wrapping.policy(direction, Way::Right);
+            let mut policy = shape.wrapping.policy(direction, PairDirection::LeftToRight);
             policy.templates[0].source = shape.wrapping.outer.unspecified();
             let blocked = |mark, if_id| Policy {
                 priority: Priority(1),
@@ -159,8 +160,8 @@ fn gateway() -> Gateway {
 }
 
 /// Clears the templates by a change of policies.
-fn forget(gateway: &mut Gateway) {
-    let policy = Wrapping::tunnel4().policy(Direction::Out, Way::Left);
+fn forget(gateway: &mut TestGateway) {
+    let policy = IpsecSetup::tunnel4().policy(Direction::Out, PairDirection::RightToLeft);
     let key = PolicyKey {
         direction: policy.direction,
         kind: PolicyKind::Main,
@@ -186,7 +187,7 @@ fn seen(packets: &[PacketBuf]) -> Vec<String> {
 
 /// Drop reasons. Which of two reasons a replayed number gets depends on whether the batch has moved
 /// the window already.
-fn reasons(gateway: &Gateway) -> BTreeMap<DropReason, u64> {
+fn reasons(gateway: &TestGateway) -> BTreeMap<DropReason, u64> {
     let mut reasons: BTreeMap<_, _> = gateway.reasons().into_iter().collect();
     let old = reasons.remove(&DropReason::InTooOld).unwrap_or(0);
     *reasons.entry(DropReason::InReplay).or_default() += old;
@@ -195,9 +196,9 @@ fn reasons(gateway: &Gateway) -> BTreeMap<DropReason, u64> {
 
 /// All three gateways take the same packets; their output.
 struct Three {
-    together: Gateway,
-    in_turn: Gateway,
-    alone: Gateway,
+    together: TestGateway,
+    in_turn: TestGateway,
+    alone: TestGateway,
 }
 
 impl Three {
@@ -218,14 +219,14 @@ impl Three {
         assert_eq!(reasons(&self.together), reasons(&self.alone), "{what}: {before}");
         assert_eq!(seen(&in_turn), seen(&one_by_one), "{what}, in turn: {before}");
         assert_eq!(self.in_turn.reasons(), self.alone.reasons(), "{what}, in turn: {before}");
-        self.together.assert_accounts();
-        self.in_turn.assert_accounts();
+        self.together.assert_packets_accounted();
+        self.in_turn.assert_packets_accounted();
         arrived
     }
 
     /// Counters of SAs and policies, traffic, and events.
     fn assert_same_counts(&self) {
-        let counts = |gateway: &Gateway| {
+        let counts = |gateway: &TestGateway| {
             let snapshot = gateway.database.snapshot();
             let states = snapshot.sad.iter().map(|sa| {
                 (sa.id(), sa.usage().packets(), sa.usage().bytes(), sa.highest_received())
@@ -287,7 +288,7 @@ fn next(shape: &Shape, sequence: &mut [u32; 4], often: usize, rng: &mut Rng) -> 
         0 => packet.mark ^= 3,
         1 => packet.mark = 7,
         2 => packet.if_id = 9,
-        3 => packet.segments = Segments::Train { stride: u16::try_from(bytes.len() / 2).unwrap() },
+        3 => packet.segments = Segments::Burst { stride: u16::try_from(bytes.len() / 2).unwrap() },
         4..8 => packet.udp.iter_mut().for_each(|path| path.remote.set_port(1234)),
         8 => packet.udp.iter_mut().for_each(|path| path.local.set_ip([192, 0, 2, 9].into())),
         9 => packet.udp.iter_mut().for_each(|path| path.tos = 3),
@@ -429,7 +430,7 @@ fn transport_packet_is_not_taken_for_tunnel() {
     assert_eq!((shape.wrapping.mode, shape.outside), (Mode::Transport, Outside::Ip));
     let mut three = Three::new();
     for round in 0..3 {
-        let (source, destination) = shape.wrapping.hosts(Way::Right);
+        let (source, destination) = shape.wrapping.hosts(PairDirection::LeftToRight);
         let ipip = packets::ip(source, destination, Protocol::IPIP, &shape.plain(9));
         let plain = [shape.plain(9), shape.plain(9), ipip, shape.plain(9)];
         let batch =
@@ -453,7 +454,7 @@ fn burst_packets_are_delivered_singly() {
         let mut batch: Vec<_> = (0..2).map(&mut next).collect();
         let wagons: Vec<_> = (0..3).flat_map(|at| next(at).bytes().to_vec()).collect();
         let mut train = PacketBuf::from_slice(&wagons);
-        train.segments = Segments::Train { stride: u16::try_from(wagons.len() / 3).unwrap() };
+        train.segments = Segments::Burst { stride: u16::try_from(wagons.len() / 3).unwrap() };
         batch.push(train);
         batch.extend((0..2).map(&mut next));
         let arrived = together.inbound(batch);
@@ -528,7 +529,8 @@ fn nested_layer_with_same_headers_is_decapsulated() {
 /// forged packet matches inside.
 #[test]
 fn forged_packet_matching_template_is_dropped() {
-    let mut pair = Pair::new(&Wrapping { suite: Suite::NullSha1, ..Wrapping::tunnel4() });
+    let mut pair =
+        TestGatewayPair::new(&IpsecSetup { suite: EspSuite::NullSha1, ..IpsecSetup::tunnel4() });
     let datagram = || packets::udp("10.1.0.1:7", "10.2.0.1:9", b"payload");
     for forged in [false, false, false, true, false] {
         let mut wire = pair.left.outbound(vec![datagram()]).0;
@@ -538,13 +540,13 @@ fn forged_packet_matching_template_is_dropped() {
         assert_eq!(pair.right.inbound(wire).len(), usize::from(!forged));
     }
     assert_eq!(pair.right.reasons(), [(DropReason::InForged, 1)]);
-    pair.right.assert_accounts();
+    pair.right.assert_packets_accounted();
 }
 
 /// The SA is on no device, so the device's verdict is worthless.
 #[test]
 fn matching_packet_with_foreign_device_mark_is_dropped() {
-    let mut pair = Pair::new(&Wrapping::tunnel4());
+    let mut pair = TestGatewayPair::new(&IpsecSetup::tunnel4());
     let datagram = || packets::udp("10.1.0.1:7", "10.2.0.1:9", b"payload");
     for _ in 0..3 {
         let wire = pair.left.outbound(vec![datagram()]).0;
@@ -558,7 +560,7 @@ fn matching_packet_with_foreign_device_mark_is_dropped() {
         status: DeviceStatus::Success,
         high: 0,
     });
-    assert!(pair.right.inbound_from_device(vec![Received { packet, mark }]).is_empty());
+    assert!(pair.right.inbound_from_device(vec![ReceivedPacket { packet, mark }]).is_empty());
     assert_eq!(pair.right.reasons(), [(DropReason::InDeviceMark, 1)]);
 }
 
@@ -567,7 +569,7 @@ fn matching_packet_with_foreign_device_mark_is_dropped() {
 fn lone_packet_keeps_verified_checksum() {
     let host = HostPort::SuperPackets { udp: UdpSuper::Taken };
     let settings = Settings { host, ..Settings::default() };
-    let mut pair = Pair::new(&Wrapping { settings, ..Wrapping::tunnel4() });
+    let mut pair = TestGatewayPair::new(&IpsecSetup { settings, ..IpsecSetup::tunnel4() });
     for _ in 0..4 {
         let datagram = packets::udp("10.1.0.1:7", "10.2.0.1:9", b"payload");
         let wire = pair.left.outbound(vec![datagram]).0;
@@ -582,15 +584,15 @@ fn host_change_clears_templates() {
     let shape = &shapes()[0];
     let mut gateway = gateway();
     let mut sequence = 0;
-    let mut passes = |gateway: &mut Gateway| {
+    let mut passes = |gateway: &mut TestGateway| {
         sequence += 3;
         let packet = |number: u32| shape.wrapped(shape.spi, sequence + number, &shape.plain(4500));
         gateway.inbound((0..3_u32).map(packet).collect()).len()
     };
-    let with = |own: &[&str]| Host {
+    let with = |own: &[&str]| HostView {
         addresses: own.iter().map(|text| text.parse::<IpAddr>().unwrap()).collect(),
         mtu: 1500,
-        narrow: NarrowPaths::new(),
+        narrow: PathMtus::new(),
     };
     gateway.database.set_host(with(&["192.0.2.2"]));
     assert_eq!((passes(&mut gateway), passes(&mut gateway)), (3, 3));

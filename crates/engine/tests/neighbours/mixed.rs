@@ -2,11 +2,13 @@
 //! among them is found all the same, and overtakes nobody.
 
 use uxfrm_engine::{
-    Action, Budget, Direction, DropReason, Event, HostPort, Limits, Mark, Mode, Moment, Output,
-    Policy, SaConfig, Settings, UdpSuper,
+    Action, Direction, DropReason, Event, HostPort, LifetimeLimits, Mark, Mode, Moment, Output,
+    Policy, SaConfig, Settings, SoftHardLimit, UdpSuper,
 };
 use uxfrm_packet::{Batch, PacketBuf};
-use uxfrm_testkit::{Gateway, Pair, Rng, Suite, Way, Wrapping, packets};
+use uxfrm_testkit::{
+    EspSuite, IpsecSetup, PairDirection, Rng, TestGateway, TestGatewayPair, packets,
+};
 
 use crate::runs::numbers;
 use crate::{Shape, Three, next, shapes};
@@ -84,22 +86,22 @@ fn hundreds_of_sas_agree_with_single_packets() {
 
 /// Gateways each of which sends by a state of its own, and the one that has all of these.
 struct Hub {
-    senders: Vec<Gateway>,
-    receiver: Gateway,
+    senders: Vec<TestGateway>,
+    receiver: TestGateway,
 }
 
 impl Hub {
-    fn new(wrapping: &Wrapping, senders: u32) -> Self {
-        Self::with_limits(wrapping, &vec![Limits::default(); senders as usize])
+    fn new(wrapping: &IpsecSetup, senders: u32) -> Self {
+        Self::with_limits(wrapping, &vec![LifetimeLimits::default(); senders as usize])
     }
 
     /// As many senders, whose packets are limited so at the receiver.
-    fn with_limits(wrapping: &Wrapping, limits: &[Limits]) -> Self {
-        let pairs = || Pair::without_states(wrapping);
+    fn with_limits(wrapping: &IpsecSetup, limits: &[LifetimeLimits]) -> Self {
+        let pairs = || TestGatewayPair::without_sas(wrapping);
         let mut receiver = pairs().right;
-        let sender = |(number, limits): (u32, &Limits)| {
+        let sender = |(number, limits): (u32, &LifetimeLimits)| {
             let mut sender = pairs().left;
-            let state = || wrapping.sa(Way::Right, 0x1000 + number);
+            let state = || wrapping.sa(PairDirection::LeftToRight, 0x1000 + number);
             sender.add_sa(state());
             receiver.add_sa(SaConfig { limits: *limits, ..state() });
             sender
@@ -123,8 +125,8 @@ impl Hub {
 /// Nothing in it is encrypted, so that they look right inside and are forged all the same.
 #[test]
 fn interleaved_forged_packets_are_dropped_alone() {
-    for suite in [Suite::NullSha1, Suite::Gcm128, Suite::CbcSha1] {
-        let wrapping = Wrapping { suite, ..Wrapping::tunnel4() };
+    for suite in [EspSuite::NullSha1, EspSuite::Gcm128, EspSuite::CbcSha1] {
+        let wrapping = IpsecSetup { suite, ..IpsecSetup::tunnel4() };
         let mut hub = Hub::new(&wrapping, 4);
         for forged in [&[][..], &[], &[], &[39], &[20, 21], &[0], &[]] {
             let mut wire = hub.wire(40);
@@ -133,13 +135,13 @@ fn interleaved_forged_packets_are_dropped_alone() {
             assert_eq!(numbers(&hub.receiver.inbound(wire)), expected, "{suite:?} {forged:?}");
         }
         assert_eq!(hub.receiver.reasons(), [(DropReason::InForged, 4)]);
-        hub.receiver.assert_accounts();
+        hub.receiver.assert_packets_accounted();
     }
 }
 
 #[test]
 fn interleaved_replays_are_dropped_alone() {
-    let mut hub = Hub::new(&Wrapping::tunnel4(), 4);
+    let mut hub = Hub::new(&IpsecSetup::tunnel4(), 4);
     for _ in 0..6 {
         let mut wire = hub.wire(40);
         let again = PacketBuf::from_slice(wire[10].bytes());
@@ -147,15 +149,15 @@ fn interleaved_replays_are_dropped_alone() {
         assert_eq!(numbers(&hub.receiver.inbound(wire)), (0..40).collect::<Vec<_>>());
     }
     assert_eq!(hub.receiver.reasons(), [(DropReason::InReplay, 6)]);
-    hub.receiver.assert_accounts();
+    hub.receiver.assert_packets_accounted();
 }
 
 /// Of a limit within a batch so many of each state pass as are below it, and events are told once.
 #[test]
 fn interleaved_limits_are_exact() {
-    let packets = Budget { soft: 50, hard: 75 };
-    let limits = Limits { packets, ..Limits::default() };
-    let mut hub = Hub::with_limits(&Wrapping::tunnel4(), &[limits; 2]);
+    let packets = SoftHardLimit { soft: 50, hard: 75 };
+    let limits = LifetimeLimits { packets, ..LifetimeLimits::default() };
+    let mut hub = Hub::with_limits(&IpsecSetup::tunnel4(), &[limits; 2]);
     let arrived = [(); 5].map(|()| {
         let wire = hub.wire(40);
         hub.receiver.inbound(wire).len()
@@ -166,16 +168,18 @@ fn interleaved_limits_are_exact() {
     let soft = |event: &&Event| matches!(event, Event::SaSoftLimit(_));
     let events = &hub.receiver.events;
     assert_eq!((events.len(), events.iter().filter(soft).count()), (4, 2));
-    hub.receiver.assert_accounts();
+    hub.receiver.assert_packets_accounted();
 }
 
 /// Where one state's packets do not all pass, another's that once did not either are charged once
 /// all the same.
 #[test]
 fn crossed_limit_is_not_charged_again() {
-    let limits = [(50, 1000), (90, 95)]
-        .map(|(soft, hard)| Limits { packets: Budget { soft, hard }, ..Limits::default() });
-    let mut hub = Hub::with_limits(&Wrapping::tunnel4(), &limits);
+    let limits = [(50, 1000), (90, 95)].map(|(soft, hard)| LifetimeLimits {
+        packets: SoftHardLimit { soft, hard },
+        ..LifetimeLimits::default()
+    });
+    let mut hub = Hub::with_limits(&IpsecSetup::tunnel4(), &limits);
     let arrived = [(); 5].map(|()| {
         let wire = hub.wire(40);
         hub.receiver.inbound(wire).len()
@@ -185,15 +189,16 @@ fn crossed_limit_is_not_charged_again() {
     // The other one is gone with its last packet.
     let counted: Vec<_> = snapshot.sad.iter().map(|sa| sa.usage().packets()).collect();
     assert_eq!(counted, [100]);
-    hub.receiver.assert_accounts();
+    hub.receiver.assert_packets_accounted();
 }
 
 /// Counts that all workers share are not written for each packet; those of a state with limits are.
 #[test]
 fn interleaved_counters_are_deferred_and_complete() {
-    let packets = Budget { soft: 1000, hard: 2000 };
-    let limits = [Limits::default(), Limits { packets, ..Limits::default() }];
-    let wrapping = Wrapping::tunnel4();
+    let packets = SoftHardLimit { soft: 1000, hard: 2000 };
+    let limits =
+        [LifetimeLimits::default(), LifetimeLimits { packets, ..LifetimeLimits::default() }];
+    let wrapping = IpsecSetup::tunnel4();
     let mut hub = Hub::with_limits(&wrapping, &limits);
     let counted = |hub: &Hub| {
         let snapshot = hub.receiver.database.snapshot();
@@ -205,7 +210,7 @@ fn interleaved_counters_are_deferred_and_complete() {
         hub.receiver.now = Moment(hub.receiver.now.0 + microseconds * 1000);
         let wire = hub.wire(40);
         let mut batch: Batch = wire.into_iter().collect();
-        let Gateway { worker, pool, now, .. } = &mut hub.receiver;
+        let TestGateway { worker, pool, now, .. } = &mut hub.receiver;
         worker.inbound(&mut batch, *now, pool, &mut Output::default());
         counted(hub)
     };
@@ -219,7 +224,7 @@ fn interleaved_counters_are_deferred_and_complete() {
     hub.receiver.worker.settle();
     assert_eq!(counted(&hub), [at_once + 40, at_once + 40]);
     assert_eq!(after(&mut hub, 0), [at_once + 40, at_once + 60]);
-    hub.receiver.add_sa(wrapping.sa(Way::Right, 0x2000));
+    hub.receiver.add_sa(wrapping.sa(PairDirection::LeftToRight, 0x2000));
     let counts = [0, at_once + 60, at_once + 80];
     assert_eq!(after(&mut hub, 0), counts, "nothing is owed from before a change");
 }
@@ -227,14 +232,15 @@ fn interleaved_counters_are_deferred_and_complete() {
 /// What was found out about a state ends with the next change of policies or states.
 #[test]
 fn policy_change_applies_to_next_packet_of_each_sa() {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     let mut hub = Hub::new(&wrapping, 4);
     let arrives = |hub: &mut Hub| {
         let wire = hub.wire(40);
         hub.receiver.inbound(wire).len()
     };
     assert_eq!([(); 3].map(|()| arrives(&mut hub)), [40; 3]);
-    let policy = |action| Policy { action, ..wrapping.policy(Direction::In, Way::Right) };
+    let policy =
+        |action| Policy { action, ..wrapping.policy(Direction::In, PairDirection::LeftToRight) };
     let now = hub.receiver.now;
     let decide = |hub: &mut Hub, action| {
         hub.receiver.database.apply(now, |to| to.update_policy(policy(action))).unwrap();
@@ -243,19 +249,19 @@ fn policy_change_applies_to_next_packet_of_each_sa() {
     assert_eq!([(); 2].map(|()| arrives(&mut hub)), [0; 2]);
     decide(&mut hub, Action::Allow);
     assert_eq!([(); 3].map(|()| arrives(&mut hub)), [40; 3]);
-    let gone = wrapping.sa(Way::Right, 0x1002).id;
+    let gone = wrapping.sa(PairDirection::LeftToRight, 0x1002).id;
     hub.receiver.database.apply(now, |to| to.delete_sa(gone, Mark::default())).unwrap();
     assert_eq!([(); 3].map(|()| arrives(&mut hub)), [30; 3]);
     let reasons = hub.receiver.reasons();
     assert_eq!(reasons, [(DropReason::InNoState, 30), (DropReason::InPolicyBlock, 80)]);
-    hub.receiver.assert_accounts();
+    hub.receiver.assert_packets_accounted();
 }
 
 /// One of another kind now and then does not keep the others from being opened together, nor does
 /// it overtake them.
 #[test]
 fn plain_packets_keep_their_order() {
-    let mut hub = Hub::new(&Wrapping::tunnel4(), 4);
+    let mut hub = Hub::new(&IpsecSetup::tunnel4(), 4);
     for _ in 0..8 {
         let mut wire = hub.wire(250);
         let plain =
@@ -266,20 +272,20 @@ fn plain_packets_keep_their_order() {
         places.iter().for_each(|at| expected.insert(*at, 1000 + at));
         assert_eq!(numbers(&hub.receiver.inbound(wire)), expected);
     }
-    hub.receiver.assert_accounts();
+    hub.receiver.assert_packets_accounted();
 }
 
 #[test]
 fn interleaved_packets_are_coalesced() {
     for (udp, datagrams) in [(UdpSuper::Taken, 1), (UdpSuper::Refused, 40)] {
         let settings = Settings { host: HostPort::SuperPackets { udp }, ..Settings::default() };
-        let wrapping = Wrapping { settings, ..Wrapping::tunnel4() };
+        let wrapping = IpsecSetup { settings, ..IpsecSetup::tunnel4() };
         let mut hub = Hub::new(&wrapping, 4);
         for round in 0..6 {
             let wire = hub.wire(40);
             let arrived = hub.receiver.inbound(wire);
             assert_eq!(arrived.len(), datagrams, "{udp:?}, round {round}");
         }
-        hub.receiver.assert_accounts();
+        hub.receiver.assert_packets_accounted();
     }
 }

@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use uxfrm_engine::{
-    Budget, DeviceId, DeviceMark, DeviceStatus, DropReason, Event, HostPort, Mode, OffloadKind,
-    Received, Settings, UdpSuper,
+    DeviceId, DeviceMark, DeviceStatus, DropReason, Event, HostPort, Mode, OffloadKind,
+    ReceivedPacket, Settings, SoftHardLimit, UdpSuper,
 };
 use uxfrm_packet::{Checksum, PacketBuf, Protocol, Segments};
-use uxfrm_testkit::{Pair, Suite, Way, Wrapping, packets};
+use uxfrm_testkit::{EspSuite, IpsecSetup, PairDirection, TestGatewayPair, packets};
 
 use crate::{Outside, batches_as_one_by_one, gateway, shapes};
 
@@ -32,8 +32,8 @@ pub(crate) fn numbers(arrived: &[PacketBuf]) -> Vec<usize> {
 /// Nothing in it is encrypted, so that they look right inside and are forged all the same.
 #[test]
 fn forged_packets_in_run_are_dropped_alone() {
-    for suite in [Suite::NullSha1, Suite::Gcm128, Suite::CbcSha1] {
-        let mut pair = Pair::new(&Wrapping { suite, ..Wrapping::tunnel4() });
+    for suite in [EspSuite::NullSha1, EspSuite::Gcm128, EspSuite::CbcSha1] {
+        let mut pair = TestGatewayPair::new(&IpsecSetup { suite, ..IpsecSetup::tunnel4() });
         for (round, forged) in
             [vec![], vec![], vec![39], vec![20], vec![30, 31, 35], vec![0]].into_iter().enumerate()
         {
@@ -50,15 +50,16 @@ fn forged_packets_in_run_are_dropped_alone() {
         let state = snapshot.sad.iter().find(|state| state.usage().packets() > 0).unwrap();
         assert_eq!(state.usage().failures().integrity_failed, 6);
         assert_eq!(state.usage().packets(), 6 * 40 - 6);
-        pair.right.assert_accounts();
+        pair.right.assert_packets_accounted();
     }
 }
 
 /// Whoever has no key does not keep a policy in use.
 #[test]
 fn forged_run_uses_no_policy() {
-    let mut pair = Pair::new(&Wrapping { suite: Suite::NullSha1, ..Wrapping::tunnel4() });
-    let used = |pair: &Pair| {
+    let mut pair =
+        TestGatewayPair::new(&IpsecSetup { suite: EspSuite::NullSha1, ..IpsecSetup::tunnel4() });
+    let used = |pair: &TestGatewayPair| {
         let snapshot = pair.right.database.snapshot();
         let met = snapshot.spd.iter().filter(|policy| policy.packets() > 0);
         met.map(|policy| (policy.packets(), policy.last_used())).collect::<Vec<_>>()
@@ -81,7 +82,7 @@ fn forged_run_uses_no_policy() {
 
 #[test]
 fn replays_in_run_are_dropped_alone() {
-    let mut pair = Pair::new(&Wrapping::tunnel4());
+    let mut pair = TestGatewayPair::new(&IpsecSetup::tunnel4());
     for _ in 0..3 {
         let wire = pair.left.outbound((0..40).map(datagram).collect()).0;
         // The tenth one comes again as the twentieth, and once more at the end.
@@ -94,13 +95,13 @@ fn replays_in_run_are_dropped_alone() {
         assert_eq!(numbers(&pair.right.inbound(wire)), (0..40).collect::<Vec<_>>());
     }
     assert_eq!(pair.right.reasons(), [(DropReason::InReplay, 6)]);
-    pair.right.assert_accounts();
+    pair.right.assert_packets_accounted();
 }
 
 /// Those of another flow stay where they were among the others.
 #[test]
 fn flows_of_one_sa_keep_their_order() {
-    let mut pair = Pair::new(&Wrapping::tunnel4());
+    let mut pair = TestGatewayPair::new(&IpsecSetup::tunnel4());
     for round in 0..40 {
         let other = |number: usize| packets::udp("10.1.0.1:8", "10.2.0.1:9", &number.to_be_bytes());
         let is_other = |number: usize| match round % 4 {
@@ -144,7 +145,7 @@ fn blocked_run_does_not_pass() {
         }
     }
     assert_eq!(gateway.reasons(), [(DropReason::InPolicyBlock, 30 * 40)]);
-    gateway.assert_accounts();
+    gateway.assert_packets_accounted();
 }
 
 /// In transport mode a packet may have in it what a tunnel's would look like.
@@ -152,7 +153,7 @@ fn blocked_run_does_not_pass() {
 fn transport_run_is_not_taken_for_tunnel() {
     let shape = &shapes()[9];
     assert_eq!((shape.wrapping.mode, shape.outside), (Mode::Transport, Outside::Ip));
-    let (source, destination) = shape.wrapping.hosts(Way::Right);
+    let (source, destination) = shape.wrapping.hosts(PairDirection::LeftToRight);
     let ipip = packets::ip(source, destination, Protocol::IPIP, &shape.plain(9));
     let mut gateway = gateway();
     let mut number = 0;
@@ -170,7 +171,7 @@ fn transport_run_is_not_taken_for_tunnel() {
 /// The state has no device, so nobody knows what that has done with the packets.
 #[test]
 fn run_with_foreign_device_mark_is_dropped() {
-    let mut pair = Pair::new(&Wrapping::tunnel4());
+    let mut pair = TestGatewayPair::new(&IpsecSetup::tunnel4());
     for _ in 0..3 {
         let wire = pair.left.outbound((0..40).map(datagram).collect()).0;
         assert_eq!(pair.right.inbound(wire).len(), 40);
@@ -183,7 +184,7 @@ fn run_with_foreign_device_mark_is_dropped() {
         high: 0,
     });
     let wire = pair.left.outbound((0..40).map(datagram).collect()).0;
-    let received = wire.into_iter().map(|packet| Received { packet, mark });
+    let received = wire.into_iter().map(|packet| ReceivedPacket { packet, mark });
     assert!(pair.right.inbound_from_device(received.collect()).is_empty());
     assert_eq!(pair.right.reasons(), [(DropReason::InDeviceMark, 40)]);
 }
@@ -194,7 +195,7 @@ fn limit_within_run_is_exact() {
     let shape = &shapes()[0];
     let mut gateway = gateway();
     let mut limited = shape.state(0);
-    limited.limits.packets = Budget { soft: 50, hard: 70 };
+    limited.limits.packets = SoftHardLimit { soft: 50, hard: 70 };
     gateway.database.apply(gateway.now, |to| to.update_sa(limited)).unwrap();
     let mut passed = Vec::new();
     for round in 0..5_u32 {
@@ -206,14 +207,14 @@ fn limit_within_run_is_exact() {
     let reasons = [(DropReason::InNoState, 20), (DropReason::InStateExpired, 10)];
     assert_eq!(gateway.reasons(), reasons);
     assert!(matches!(gateway.events[..], [Event::SaSoftLimit(_), Event::SaHardLimit(_)]));
-    gateway.assert_accounts();
+    gateway.assert_packets_accounted();
 }
 
 #[test]
 fn run_is_coalesced() {
     for (udp, datagrams) in [(UdpSuper::Taken, 1), (UdpSuper::Refused, 40)] {
         let settings = Settings { host: HostPort::SuperPackets { udp }, ..Settings::default() };
-        let mut pair = Pair::new(&Wrapping { settings, ..Wrapping::tunnel4() });
+        let mut pair = TestGatewayPair::new(&IpsecSetup { settings, ..IpsecSetup::tunnel4() });
         for round in 0..4 {
             let sent = (0..40).map(datagram).map(packets::dont_fragment);
             let wire = pair.left.outbound(sent.collect()).0;

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{
-    Budget, Carried, Change, Counters, Database, DeviceCounts, DeviceEvent, DeviceRefusal,
-    Direction, Error, Event, Failures, IfId, Limits, Mark, Mode, Moment, OffloadKind, Policy,
-    PolicyKind, Position, Priority, Reqid, Sa, SaConfig, SaFlags, SaMove, SaProtocol, Spi, Wanted,
+    CarriedTraffic, Counters, Database, DeviceEvent, DeviceRefusal, DeviceSaCounters, Direction,
+    Error, Event, IfId, LifetimeLimits, Mark, Mode, Moment, OffloadKind, Policy, PolicyKind,
+    Priority, Reqid, Sa, SaConfig, SaFailures, SaFlags, SaMove, SaProgress, SaProtocol, SaRequest,
+    SoftHardLimit, Spi, Transaction,
 };
-use uxfrm_testkit::{Way, Wrapping};
+use uxfrm_testkit::{IpsecSetup, PairDirection};
 
 use crate::nic::{NIC0, NIC1, Nics, offload};
 
@@ -20,12 +21,12 @@ fn database() -> (Database, Nics) {
 
 fn state(kind: OffloadKind, spi: u32) -> SaConfig {
     let offload = offload(kind, "nic0", Direction::Out);
-    SaConfig { offload, ..Wrapping::tunnel4().sa(Way::Right, spi) }
+    SaConfig { offload, ..IpsecSetup::tunnel4().sa(PairDirection::LeftToRight, spi) }
 }
 
 fn policy() -> Policy {
     let offload = offload(OffloadKind::Packet, "nic0", Direction::Out);
-    Policy { offload, ..Wrapping::tunnel4().policy(Direction::Out, Way::Right) }
+    Policy { offload, ..IpsecSetup::tunnel4().policy(Direction::Out, PairDirection::LeftToRight) }
 }
 
 fn add(database: &mut Database, config: SaConfig) -> Result<Arc<Sa>, Error> {
@@ -58,8 +59,10 @@ fn removed_sa_is_detached_however_removed() {
         database.apply(Moment(0), |change| change.flush_sas(SaProtocol::Any));
         assert_eq!(nics.held(), (0, 0), "flushed");
 
-        let limits =
-            Limits { added_seconds: Budget { soft: u64::MAX, hard: 5 }, ..Limits::default() };
+        let limits = LifetimeLimits {
+            added_seconds: SoftHardLimit { soft: u64::MAX, hard: 5 },
+            ..LifetimeLimits::default()
+        };
         add(&mut database, SaConfig { limits, ..state(kind, 1) }).unwrap();
         database.handle_timeout(Moment::from_secs(5), &mut Vec::new());
         assert_eq!(nics.held(), (0, 0), "expired");
@@ -150,7 +153,8 @@ fn migrated_sa_changes_device() {
 fn update_keeps_sa_attached() {
     let (mut database, nics) = database();
     let old = add(&mut database, state(OffloadKind::Packet, 1)).unwrap();
-    let limits = Limits { packets: Budget { soft: 1, hard: 2 }, ..Limits::default() };
+    let limits =
+        LifetimeLimits { packets: SoftHardLimit { soft: 1, hard: 2 }, ..LifetimeLimits::default() };
     let config = SaConfig { limits, ..state(OffloadKind::Packet, 1) };
     let new = database.apply(Moment(0), |change| change.update_sa(config)).unwrap();
     assert_eq!(new.attachment(), old.attachment());
@@ -164,13 +168,13 @@ fn update_keeps_sa_attached() {
 #[test]
 fn device_counters_reach_limits_once() {
     let (mut database, nics) = database();
-    let packets = Budget { soft: 10, hard: 20 };
-    let limits = Limits { packets, ..Limits::default() };
+    let packets = SoftHardLimit { soft: 10, hard: 20 };
+    let limits = LifetimeLimits { packets, ..LifetimeLimits::default() };
     let sa = add(&mut database, SaConfig { limits, ..state(OffloadKind::Packet, 1) }).unwrap();
     let handle = nics.handle();
     let count = |packets: u64| {
-        let failures = Failures { replay: 3, ..Failures::default() };
-        let counts = DeviceCounts {
+        let failures = SaFailures { replay: 3, ..SaFailures::default() };
+        let counts = DeviceSaCounters {
             packets,
             bytes: packets * 100,
             sent: packets,
@@ -213,11 +217,11 @@ fn device_counters_reach_limits_once() {
 fn soft_limit_is_reported_before_hard_one() {
     for lost in [false, true] {
         let (mut database, nics) = database();
-        let packets = Budget { soft: 10, hard: 20 };
-        let limits = Limits { packets, ..Limits::default() };
+        let packets = SoftHardLimit { soft: 10, hard: 20 };
+        let limits = LifetimeLimits { packets, ..LifetimeLimits::default() };
         let sa = add(&mut database, SaConfig { limits, ..state(OffloadKind::Packet, 1) }).unwrap();
         let handle = nics.handle();
-        let counts = DeviceCounts { packets: 20, bytes: 2000, ..DeviceCounts::default() };
+        let counts = DeviceSaCounters { packets: 20, bytes: 2000, ..DeviceSaCounters::default() };
         nics.tables().counts.insert(handle, counts);
         let (mut events, now) = (Vec::new(), Moment::from_secs(1));
         if lost {
@@ -240,7 +244,7 @@ fn device_starts_at_sa_progress_and_follows() {
         let (mut database, nics) = database();
         let config = SaConfig {
             offload: offload(kind, "nic0", Direction::In),
-            ..Wrapping::tunnel4().sa(Way::Left, 1)
+            ..IpsecSetup::tunnel4().sa(PairDirection::RightToLeft, 1)
         };
         let id = config.id;
         database
@@ -253,8 +257,8 @@ fn device_starts_at_sa_progress_and_follows() {
         let handle = nics.handle();
         let opened = || nics.tables().opened[&handle].clone();
         assert_eq!((opened().received, opened().window), (1000, vec![998, 1000]), "{kind:?}");
-        assert_eq!(opened().carried, Some(Carried::default()));
-        let moved = |change: &mut Change<'_>| {
+        assert_eq!(opened().carried, Some(CarriedTraffic::default()));
+        let moved = |change: &mut Transaction<'_>| {
             change.set_counters(id, Mark::default(), counters(2000, vec![2000]))
         };
         database.apply(Moment(0), moved).unwrap();
@@ -268,11 +272,12 @@ fn device_received_numbers_follow_sa() {
     let (mut database, nics) = database();
     let config = SaConfig {
         offload: offload(OffloadKind::Packet, "nic0", Direction::In),
-        ..Wrapping::tunnel4().sa(Way::Left, 1)
+        ..IpsecSetup::tunnel4().sa(PairDirection::RightToLeft, 1)
     };
     let old = add(&mut database, config).unwrap();
     let handle = nics.handle();
-    let counts = DeviceCounts { packets: 2, bytes: 200, received: 50, ..DeviceCounts::default() };
+    let counts =
+        DeviceSaCounters { packets: 2, bytes: 200, received: 50, ..DeviceSaCounters::default() };
     nics.tables().counts.insert(handle, counts);
     nics.tables().windows.insert(handle, vec![47, 50]);
     database.update_counts(&old);
@@ -282,7 +287,7 @@ fn device_received_numbers_follow_sa() {
         offload: offload(OffloadKind::Packet, "nic1", Direction::In),
         ..SaMove::of(&old)
     };
-    let change = |change: &mut Change<'_>| change.move_sas(vec![(Arc::clone(&old), to)]);
+    let change = |change: &mut Transaction<'_>| change.move_sas(vec![(Arc::clone(&old), to)]);
     let new = database.apply(Moment(0), change).unwrap().remove(0);
     let handle = nics.handle();
     let opened = nics.tables().opened[&handle].clone();
@@ -294,7 +299,7 @@ fn device_received_numbers_follow_sa() {
 #[test]
 fn device_uses_reserved_numbers_once() {
     let (mut database, nics) = database();
-    database.attend();
+    database.track_changes();
     let sa = add(&mut database, state(OffloadKind::Packet, 1)).unwrap();
     let handle = nics.handle();
     let told = || nics.tables().numbers[&handle];
@@ -302,11 +307,11 @@ fn device_uses_reserved_numbers_once() {
     // A key that was used before, and what is on the disk now.
     sa.sequence().skip_to(500);
     sa.sequence().reserve(1000);
-    database.share_numbers();
+    database.push_sequence_limits();
     assert_eq!(told(), (500, 1000));
-    let counts = DeviceCounts { packets: 200, sent: 700, ..DeviceCounts::default() };
+    let counts = DeviceSaCounters { packets: 200, sent: 700, ..DeviceSaCounters::default() };
     nics.tables().counts.insert(handle, counts);
-    database.share_numbers();
+    database.push_sequence_limits();
     assert_eq!((sa.sequence().last(), told()), (700, (700, 1000)));
     database.apply(Moment(0), |change| change.delete_sa(sa.id(), Mark::default())).unwrap();
     assert_eq!(sa.sequence().last(), 1000, "who knows what it sent until it heard of it");
@@ -331,9 +336,12 @@ fn esn_progress_is_sent_for_crypto_offload_only() {
 #[test]
 fn limit_without_device_event_is_met() {
     let (mut database, nics) = database();
-    let limits = Limits { bytes: Budget { soft: 500, hard: 1000 }, ..Limits::default() };
+    let limits = LifetimeLimits {
+        bytes: SoftHardLimit { soft: 500, hard: 1000 },
+        ..LifetimeLimits::default()
+    };
     let sa = add(&mut database, SaConfig { limits, ..state(OffloadKind::Packet, 1) }).unwrap();
-    let counts = |bytes| DeviceCounts { packets: 1, bytes, ..DeviceCounts::default() };
+    let counts = |bytes| DeviceSaCounters { packets: 1, bytes, ..DeviceSaCounters::default() };
     let (mut events, handle) = (Vec::new(), nics.handle());
     for (second, bytes) in [(1, 400), (2, 500), (3, 999), (4, 1000)] {
         nics.tables().counts.insert(handle, counts(bytes));
@@ -349,30 +357,30 @@ fn limit_without_device_event_is_met() {
 #[test]
 fn device_learns_received_numbers_of_owner() {
     let (mut database, nics) = database();
-    database.attend();
+    database.track_changes();
     let config = SaConfig {
         offload: offload(OffloadKind::Packet, "nic0", Direction::In),
-        ..Wrapping::tunnel4().sa(Way::Left, 1)
+        ..IpsecSetup::tunnel4().sa(PairDirection::RightToLeft, 1)
     };
     let sa = add(&mut database, config).unwrap();
     let handle = nics.handle();
-    nics.tables().counts.insert(handle, DeviceCounts::default());
+    nics.tables().counts.insert(handle, DeviceSaCounters::default());
     let opened = || nics.tables().opened[&handle].received;
-    database.share_numbers();
+    database.push_sequence_limits();
     assert_eq!(opened(), 0);
-    sa.go_on_from(&Position { received: 500, window: vec![500], ..Position::default() });
-    database.share_numbers();
+    sa.continue_from(&SaProgress { received: 500, window: vec![500], ..SaProgress::default() });
+    database.push_sequence_limits();
     assert_eq!(opened(), 500);
-    let counts = DeviceCounts { received: 700, ..DeviceCounts::default() };
+    let counts = DeviceSaCounters { received: 700, ..DeviceSaCounters::default() };
     nics.tables().counts.insert(handle, counts);
-    database.share_numbers();
+    database.push_sequence_limits();
     assert_eq!(opened(), 500, "the device knows better");
 }
 
 #[test]
 fn larval_sas_are_attached_and_detached() {
     let (mut database, nics) = database();
-    let wanted = Wanted {
+    let wanted = SaRequest {
         source: [192, 0, 2, 1].into(),
         destination: [192, 0, 2, 2].into(),
         protocol: SaProtocol::Esp,

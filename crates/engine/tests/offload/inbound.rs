@@ -1,11 +1,11 @@
 //! Who may come in that a device received.
 
 use uxfrm_engine::{
-    DeviceMark, DeviceStatus, Direction, DropReason, Handle, Mark, OffloadKind, Policy, Received,
-    Reqid, SaConfig, SaId, Spi,
+    DeviceMark, DeviceStatus, Direction, DropReason, Handle, Mark, OffloadKind, Policy,
+    ReceivedPacket, Reqid, SaConfig, SaId, Spi,
 };
 use uxfrm_packet::{Checksum, PacketBuf};
-use uxfrm_testkit::{FIRST_SPI, Gateway, Pair, Way, Wrapping, packets};
+use uxfrm_testkit::{FIRST_SPI, IpsecSetup, PairDirection, TestGateway, TestGatewayPair, packets};
 
 use crate::nic::{NIC1, Nics, mark, offload};
 
@@ -22,17 +22,21 @@ fn forwarded() -> PacketBuf {
 
 fn state(kind: OffloadKind) -> SaConfig {
     let offload = offload(kind, "nic0", Direction::In);
-    SaConfig { offload, ..Wrapping::tunnel4().sa(Way::Right, FIRST_SPI) }
+    SaConfig { offload, ..IpsecSetup::tunnel4().sa(PairDirection::LeftToRight, FIRST_SPI) }
 }
 
 /// The right gateway with its state on a device; in kind *packet* its `in` policy is there too, the
 /// one to forward is not.
-fn right(kind: OffloadKind) -> (Gateway, Nics) {
-    let (mut right, nics) = (Pair::without_states(&Wrapping::tunnel4()).right, Nics::default());
+fn right(kind: OffloadKind) -> (TestGateway, Nics) {
+    let (mut right, nics) =
+        (TestGatewayPair::without_sas(&IpsecSetup::tunnel4()).right, Nics::default());
     right.database.set_devices(Box::new(nics.clone()));
     if kind == PACKET {
         let offload = offload(PACKET, "nic0", Direction::In);
-        let policy = Policy { offload, ..Wrapping::tunnel4().policy(Direction::In, Way::Right) };
+        let policy = Policy {
+            offload,
+            ..IpsecSetup::tunnel4().policy(Direction::In, PairDirection::LeftToRight)
+        };
         right.database.apply(right.now, |change| change.update_policy(policy)).unwrap();
     }
     right.add_sa(state(kind));
@@ -41,13 +45,13 @@ fn right(kind: OffloadKind) -> (Gateway, Nics) {
 
 /// What becomes of one packet from the device.
 fn fate(
-    right: &mut Gateway,
+    right: &mut TestGateway,
     packet: PacketBuf,
     mark: Option<DeviceMark>,
 ) -> Result<(), DropReason> {
     let before = right.reasons();
-    let count = right.inbound_from_device(vec![Received { packet, mark }]).len();
-    right.assert_accounts();
+    let count = right.inbound_from_device(vec![ReceivedPacket { packet, mark }]).len();
+    right.assert_packets_accounted();
     let told = right.reasons().into_iter().find(|reason| !before.contains(reason));
     match (count, told) {
         (1, None) => Ok(()),
@@ -62,10 +66,14 @@ fn sealed(opened: bool) -> PacketBuf {
 }
 
 fn all_sealed(opened: bool, count: usize) -> Vec<PacketBuf> {
-    let (mut left, nics) = (Pair::without_states(&Wrapping::tunnel4()).left, Nics::default());
+    let (mut left, nics) =
+        (TestGatewayPair::without_sas(&IpsecSetup::tunnel4()).left, Nics::default());
     left.database.set_devices(Box::new(nics.clone()));
     let offload = offload(CRYPTO, "nic0", Direction::Out).filter(|_| opened);
-    left.add_sa(SaConfig { offload, ..Wrapping::tunnel4().sa(Way::Right, FIRST_SPI) });
+    left.add_sa(SaConfig {
+        offload,
+        ..IpsecSetup::tunnel4().sa(PairDirection::LeftToRight, FIRST_SPI)
+    });
     let wire = left.outbound((0..count).map(|_| datagram()).collect()).0;
     left.handed.into_iter().map(|handed| handed.packet).chain(wire).collect()
 }
@@ -78,7 +86,7 @@ fn unmarked_packets_beside_marked_ones_are_opened() {
     let mut opened = all_sealed(true, 12);
     let mut closed = all_sealed(false, 6).split_off(3);
     let marked = |packets: Vec<PacketBuf>| {
-        let marked = |packet| Received { packet, mark: Some(good) };
+        let marked = |packet| ReceivedPacket { packet, mark: Some(good) };
         packets.into_iter().map(marked).collect::<Vec<_>>()
     };
     let rest = opened.split_off(6);
@@ -103,11 +111,11 @@ fn foreign_mark_on_matching_packet_is_refused() {
     let id = state(CRYPTO).id;
     let handle = mark(CRYPTO, nics.handle());
     gateway.database.apply(gateway.now, |to| to.delete_sa(id, Mark::default())).unwrap();
-    gateway.add_sa(Wrapping::tunnel4().sa(Way::Right, FIRST_SPI));
+    gateway.add_sa(IpsecSetup::tunnel4().sa(PairDirection::LeftToRight, FIRST_SPI));
     let mut closed = all_sealed(false, 9);
     let last = closed.split_off(6);
     assert_eq!(gateway.inbound(closed).len(), 6);
-    let marked = last.into_iter().map(|packet| Received { packet, mark: Some(handle) });
+    let marked = last.into_iter().map(|packet| ReceivedPacket { packet, mark: Some(handle) });
     assert!(gateway.inbound_from_device(marked.collect()).is_empty());
     assert_eq!(gateway.reasons(), [(DropReason::InDeviceMark, 3)]);
 }
@@ -153,7 +161,7 @@ fn device_verified_checksums_are_per_packet() {
     let marked = checksums.map(|checksum| {
         let mut packet = datagram();
         packet.checksum = checksum;
-        Received { packet, mark: good }
+        ReceivedPacket { packet, mark: good }
     });
     let arrived = right.inbound_from_device(marked.into());
     assert!(arrived.iter().map(|packet| packet.checksum).eq(checksums));
@@ -166,14 +174,14 @@ fn device_verified_checksum_is_kept() {
     for checksum in [Checksum::Verified, Checksum::AsIs] {
         let mut packet = datagram();
         packet.checksum = checksum;
-        let received = vec![Received { packet, mark: Some(good) }];
+        let received = vec![ReceivedPacket { packet, mark: Some(good) }];
         let [arrived] = right.inbound_from_device(received).try_into().unwrap();
         assert_eq!(arrived.checksum, checksum);
     }
     let mut sealed = sealed(false);
     sealed.checksum = Checksum::Verified;
     let (mut software, _) = self::right(CRYPTO);
-    let received = vec![Received { packet: sealed, mark: None }];
+    let received = vec![ReceivedPacket { packet: sealed, mark: None }];
     let [arrived] = software.inbound_from_device(received).try_into().unwrap();
     assert_eq!(arrived.checksum, Checksum::AsIs, "that was of the packet around it");
 }
@@ -205,7 +213,7 @@ fn marked_sa_must_satisfy_policy_and_selector() {
 fn mark_of_removed_sa_is_refused() {
     let (mut right, nics) = right(PACKET);
     let mark = Some(mark(PACKET, nics.handle()));
-    let deleted = |right: &mut Gateway| {
+    let deleted = |right: &mut TestGateway| {
         let id = state(PACKET).id;
         right.database.apply(right.now, |change| change.delete_sa(id, state(PACKET).mark))
     };
@@ -249,7 +257,7 @@ fn crypto_offload_skips_decryption_only() {
     assert_eq!(fate(&mut right, sealed(true), Some(good)), Err(DropReason::InReplay));
     let sa = right.database.snapshot().sad.iter().next().cloned().unwrap();
     assert_eq!((sa.usage().packets(), sa.highest_received()), (1, 1), "the engine counts");
-    let mut policy = Wrapping::tunnel4().policy(Direction::In, Way::Right);
+    let mut policy = IpsecSetup::tunnel4().policy(Direction::In, PairDirection::LeftToRight);
     policy.templates[0].reqid = Reqid(9);
     let (mut strict, nics) = self::right(CRYPTO);
     strict.database.apply(strict.now, |change| change.update_policy(policy)).unwrap();
@@ -300,10 +308,14 @@ fn unmarked_esp_is_decrypted_in_software() {
 
 #[test]
 fn mixed_batch_keeps_order_and_marks() {
-    let (mut left, nics) = (Pair::without_states(&Wrapping::tunnel4()).left, Nics::default());
+    let (mut left, nics) =
+        (TestGatewayPair::without_sas(&IpsecSetup::tunnel4()).left, Nics::default());
     left.database.set_devices(Box::new(nics.clone()));
     let out = offload(CRYPTO, "nic0", Direction::Out);
-    left.add_sa(SaConfig { offload: out, ..Wrapping::tunnel4().sa(Way::Right, FIRST_SPI) });
+    left.add_sa(SaConfig {
+        offload: out,
+        ..IpsecSetup::tunnel4().sa(PairDirection::LeftToRight, FIRST_SPI)
+    });
     let (mut right, own) = right(CRYPTO);
     let good = mark(CRYPTO, own.handle());
     let sizes: Vec<usize> = (1..=150).collect();
@@ -313,9 +325,9 @@ fn mixed_batch_keeps_order_and_marks() {
         .collect();
     left.outbound(packets);
     let received = left.handed.drain(..).enumerate().map(|(number, handed)| match number % 3 {
-        0 => Received { packet: nics.encrypt(handed).unwrap(), mark: None },
-        1 => Received { packet: handed.packet, mark: Some(good) },
-        _ => Received {
+        0 => ReceivedPacket { packet: nics.encrypt(handed).unwrap(), mark: None },
+        1 => ReceivedPacket { packet: handed.packet, mark: Some(good) },
+        _ => ReceivedPacket {
             packet: handed.packet,
             mark: Some(DeviceMark { status: DeviceStatus::AuthFailed, ..good }),
         },
@@ -325,5 +337,5 @@ fn mixed_batch_keeps_order_and_marks() {
     let expected: Vec<usize> = sizes.into_iter().filter(|size| size % 3 != 0).collect();
     assert_eq!(lens, expected);
     assert_eq!(right.reasons(), [(DropReason::InForged, 50)]);
-    right.assert_accounts();
+    right.assert_packets_accounted();
 }

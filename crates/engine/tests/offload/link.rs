@@ -4,7 +4,10 @@ use uxfrm_engine::{
     Action, DeviceEvent, Direction, DropReason, LinkDown, OffloadKind, Policy, PolicyKind, SaConfig,
 };
 use uxfrm_packet::PacketBuf;
-use uxfrm_testkit::{FIRST_SPI, Gateway, Listener, Pair, Rng, Way, Wrapping, packets};
+use uxfrm_testkit::{
+    FIRST_SPI, IpsecSetup, PairDirection, PlaintextDetector, Rng, TestGateway, TestGatewayPair,
+    packets,
+};
 
 use crate::nic::{NIC0, NIC1, Nics, offload};
 
@@ -14,33 +17,34 @@ fn datagram() -> PacketBuf {
     packets::udp("10.1.0.1:7", "10.2.0.1:9", SECRET)
 }
 
-fn policy(direction: Direction, way: Way) -> Policy {
+fn policy(direction: Direction, way: PairDirection) -> Policy {
     let offload = offload(OffloadKind::Packet, "nic0", direction);
-    Policy { offload, ..Wrapping::tunnel4().policy(direction, way) }
+    Policy { offload, ..IpsecSetup::tunnel4().policy(direction, way) }
 }
 
 fn state(kind: OffloadKind) -> SaConfig {
     let offload = offload(kind, "nic0", Direction::Out);
-    SaConfig { offload, ..Wrapping::tunnel4().sa(Way::Right, FIRST_SPI) }
+    SaConfig { offload, ..IpsecSetup::tunnel4().sa(PairDirection::LeftToRight, FIRST_SPI) }
 }
 
 /// The left gateway without policies.
-fn bare() -> (Gateway, Nics) {
-    let (mut left, nics) = (Pair::without_states(&Wrapping::tunnel4()).left, Nics::default());
+fn bare() -> (TestGateway, Nics) {
+    let (mut left, nics) =
+        (TestGatewayPair::without_sas(&IpsecSetup::tunnel4()).left, Nics::default());
     left.database.set_devices(Box::new(nics.clone()));
     left.database.apply(left.now, |change| change.flush_policies(PolicyKind::Main));
     (left, nics)
 }
 
-fn on_device() -> (Gateway, Nics) {
+fn on_device() -> (TestGateway, Nics) {
     let (mut left, nics) = bare();
-    left.add_policy(policy(Direction::Out, Way::Right));
-    left.add_policy(policy(Direction::In, Way::Left));
+    left.add_policy(policy(Direction::Out, PairDirection::LeftToRight));
+    left.add_policy(policy(Direction::In, PairDirection::RightToLeft));
     left.add_sa(state(OffloadKind::Packet));
     (left, nics)
 }
 
-fn down(left: &mut Gateway, nics: &Nics) {
+fn down(left: &mut TestGateway, nics: &Nics) {
     nics.go_down(NIC0);
     left.database.hear(NIC0, DeviceEvent::Down, left.now, &mut left.events);
 }
@@ -64,11 +68,11 @@ fn blocking_stand_in_lasts_until_policy_returns() {
     let blocked = [(DropReason::OutPolicyBlock, 1), (DropReason::InPolicyBlock, 1)];
     assert_eq!(left.reasons(), blocked);
     // As a key manager does it that knows of nothing: no EEXIST.
-    left.add_policy(policy(Direction::Out, Way::Right));
+    left.add_policy(policy(Direction::Out, PairDirection::LeftToRight));
     left.add_sa(state(OffloadKind::Packet));
     left.outbound(vec![datagram()]);
     assert_eq!((left.handed.len(), nics.held()), (1, (1, 1)));
-    let again = policy(Direction::Out, Way::Right);
+    let again = policy(Direction::Out, PairDirection::LeftToRight);
     let refused = left.database.apply(left.now, |change| change.add_policy(again));
     assert_eq!(refused.unwrap_err().errno(), 17, "now there is one");
 }
@@ -76,14 +80,14 @@ fn blocking_stand_in_lasts_until_policy_returns() {
 #[test]
 fn stand_in_precedes_software_policies() {
     let (mut left, nics) = on_device();
-    let mut bypass = Wrapping::tunnel4().policy(Direction::Out, Way::Right);
+    let mut bypass = IpsecSetup::tunnel4().policy(Direction::Out, PairDirection::LeftToRight);
     bypass.templates.clear();
     bypass.priority.0 = 1;
     bypass.selector.protocol = 17;
     left.add_policy(bypass);
     down(&mut left, &nics);
     assert!(left.outbound(vec![datagram()]).0.is_empty());
-    let update = policy(Direction::Out, Way::Right);
+    let update = policy(Direction::Out, PairDirection::LeftToRight);
     left.database.apply(left.now, |change| change.update_policy(update)).unwrap();
     assert_eq!(nics.held(), (0, 1));
     down(&mut left, &nics);
@@ -111,10 +115,12 @@ fn no_plaintext_leaves_while_links_flap() {
     for kind in [OffloadKind::Packet, OffloadKind::Crypto] {
         let (mut left, nics) = bare();
         let mut rng = Rng::new(kind as u64);
-        let mut listener = Listener::new(SECRET);
+        let mut listener = PlaintextDetector::new(SECRET);
         let out = || match kind {
-            OffloadKind::Packet => policy(Direction::Out, Way::Right),
-            OffloadKind::Crypto => Wrapping::tunnel4().policy(Direction::Out, Way::Right),
+            OffloadKind::Packet => policy(Direction::Out, PairDirection::LeftToRight),
+            OffloadKind::Crypto => {
+                IpsecSetup::tunnel4().policy(Direction::Out, PairDirection::LeftToRight)
+            }
         };
         left.add_policy(out());
         let (mut sent, mut lost, mut flaps) = (0, 0, 0);
@@ -149,7 +155,7 @@ fn no_plaintext_leaves_while_links_flap() {
                     }
                 }
             }
-            left.assert_accounts();
+            left.assert_packets_accounted();
         }
         assert_eq!(listener.seen, 0);
         let out = left.worker.outward();

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use uxfrm_crypto::{Backend, Crypter, Iv, SaKey, SealJob, Sealing, SeqHigh};
+use uxfrm_crypto::{Backend, Crypter, Iv, SaKey, SealJob, SealStatus, SeqHigh};
 use uxfrm_engine::{
-    Attachment, DeviceCounts, DeviceId, DeviceMark, DeviceRefusal, DeviceStatus, Devices,
-    Direction, Handed, Handle, History, IvPrefix, Limits, Offload, OffloadKind, Policy, Position,
-    SaConfig, SaFlags, Segmentation, Task, Wanted,
+    Attachment, DeviceId, DeviceMark, DeviceRefusal, DeviceSaCounters, DeviceStatus, Direction,
+    Handle, IvPrefix, LifetimeLimits, Offload, OffloadDevices, OffloadKind, OffloadTask,
+    OffloadedPacket, Policy, SaConfig, SaFlags, SaHistory, SaProgress, SaRequest, Segmentation,
 };
 use uxfrm_packet::{IpPacket, PacketBuf, Segments};
 
@@ -27,13 +27,13 @@ pub(crate) struct Tables {
     pub(crate) received: BTreeMap<Handle, (u64, u64)>,
     /// Which numbers states may use: those above the first, up to the second.
     pub(crate) numbers: BTreeMap<Handle, (u64, u64)>,
-    pub(crate) counts: BTreeMap<Handle, DeviceCounts>,
+    pub(crate) counts: BTreeMap<Handle, DeviceSaCounters>,
     /// How far the stack said that states are.
     pub(crate) heads: BTreeMap<Handle, u64>,
     /// How far states were when packets might go through them.
-    pub(crate) opened: BTreeMap<Handle, Position>,
+    pub(crate) opened: BTreeMap<Handle, SaProgress>,
     /// The limits that they were updated to.
-    pub(crate) updates: BTreeMap<Handle, Limits>,
+    pub(crate) updates: BTreeMap<Handle, LifetimeLimits>,
     /// What they have received, besides the highest number.
     pub(crate) windows: BTreeMap<Handle, Vec<u64>>,
     pub(crate) larvals: BTreeMap<Handle, DeviceId>,
@@ -81,14 +81,14 @@ impl Nics {
 
     /// What a device puts on the wire of a packet of kind *crypto*; nothing when it does not have
     /// the state.
-    pub(crate) fn encrypt(&self, handed: Handed) -> Option<PacketBuf> {
-        let Handed { mut packet, handover } = handed;
+    pub(crate) fn encrypt(&self, handed: OffloadedPacket) -> Option<PacketBuf> {
+        let OffloadedPacket { mut packet, handover } = handed;
         let tables = self.tables();
         let state = tables.states.get(&handover.handle)?;
         assert_eq!(handover.device, state.device);
-        let Task::Encrypt { sequence } = handover.task else { panic!("{handover:?}") };
+        let OffloadTask::Encrypt { sequence } = handover.task else { panic!("{handover:?}") };
         let stride = match packet.segments {
-            Segments::Train { stride } => stride.into(),
+            Segments::Burst { stride } => stride.into(),
             _ => packet.len(),
         };
         for (number, frame) in (sequence..).zip(packet.bytes_mut().chunks_mut(stride)) {
@@ -107,7 +107,7 @@ impl State {
         let iv = Iv::Counter(prefix.counter(number).unwrap());
         let mut jobs = [SealJob::in_place(&self.key, high, iv, esp)];
         Crypter::new().unwrap().seal(&mut jobs);
-        assert_eq!(jobs[0].verdict, Sealing::Sealed);
+        assert_eq!(jobs[0].verdict, SealStatus::Sealed);
     }
 }
 
@@ -127,7 +127,7 @@ impl Tables {
     }
 }
 
-impl Devices for Nics {
+impl OffloadDevices for Nics {
     fn attach_state(&mut self, config: &SaConfig) -> Result<Option<Attachment>, DeviceRefusal> {
         let offload = config.offload.as_ref().expect("only what asks for a device");
         let mut tables = self.tables();
@@ -146,17 +146,17 @@ impl Devices for Nics {
         Ok(Some(Attachment { device, handle, kind: offload.kind, segmentation }))
     }
 
-    fn open_state(&mut self, _: DeviceId, handle: Handle, position: &Position) {
+    fn open_state(&mut self, _: DeviceId, handle: Handle, position: &SaProgress) {
         self.tables().opened.insert(handle, position.clone());
     }
 
-    fn set_history(&mut self, _: DeviceId, _: Handle, _: &History) {}
+    fn set_history(&mut self, _: DeviceId, _: Handle, _: &SaHistory) {}
 
     fn update_state(&mut self, _: DeviceId, handle: Handle, state: &SaConfig) {
         self.tables().updates.insert(handle, state.limits);
     }
 
-    fn attach_larval(&mut self, device: DeviceId, _: &Wanted) -> Result<Handle, DeviceRefusal> {
+    fn attach_larval(&mut self, device: DeviceId, _: &SaRequest) -> Result<Handle, DeviceRefusal> {
         let mut tables = self.tables();
         let handle = tables.handle();
         match &tables.refusal {
@@ -208,7 +208,7 @@ impl Devices for Nics {
         self.tables().heads.insert(handle, number);
     }
 
-    fn counts(&mut self, _: DeviceId, handle: Handle) -> Option<DeviceCounts> {
+    fn counts(&mut self, _: DeviceId, handle: Handle) -> Option<DeviceSaCounters> {
         self.tables().counts.get(&handle).copied()
     }
 

@@ -3,12 +3,12 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use uxfrm_engine::{
-    Acquires, Action, Budget, Direction, DropReason, Event, Family, Handed, Handover, KeyManagers,
-    Limits, Mode, OffloadKind, Policy, Priority, Reqid, SaConfig, Segmentation, Settings, Spi,
-    Task, UdpEncapKind,
+    AcquireView, Action, Direction, DropReason, Event, Family, KeyManagers, LifetimeLimits, Mode,
+    OffloadKind, OffloadOrder, OffloadTask, OffloadedPacket, Policy, Priority, Reqid, SaConfig,
+    Segmentation, Settings, SoftHardLimit, Spi, UdpEncapKind,
 };
 use uxfrm_packet::{PacketBuf, Protocol, Segments};
-use uxfrm_testkit::{FIRST_SPI, Gateway, Pair, Way, Wrapping, packets};
+use uxfrm_testkit::{FIRST_SPI, IpsecSetup, PairDirection, TestGateway, TestGatewayPair, packets};
 
 use crate::nic::{NIC0, Nics, offload};
 
@@ -30,60 +30,60 @@ fn with_options(packet: &PacketBuf) -> PacketBuf {
     PacketBuf::from_slice(&bytes)
 }
 
-fn policy(wrapping: &Wrapping, device: Option<&str>) -> Policy {
+fn policy(wrapping: &IpsecSetup, device: Option<&str>) -> Policy {
     let offload = device.and_then(|device| offload(PACKET, device, Direction::Out));
-    Policy { offload, ..wrapping.policy(Direction::Out, Way::Right) }
+    Policy { offload, ..wrapping.policy(Direction::Out, PairDirection::LeftToRight) }
 }
 
-fn state(wrapping: &Wrapping, kind: OffloadKind, device: Option<&str>) -> SaConfig {
+fn state(wrapping: &IpsecSetup, kind: OffloadKind, device: Option<&str>) -> SaConfig {
     let offload = device.and_then(|device| offload(kind, device, Direction::Out));
-    SaConfig { offload, ..wrapping.sa(Way::Right, FIRST_SPI) }
+    SaConfig { offload, ..wrapping.sa(PairDirection::LeftToRight, FIRST_SPI) }
 }
 
 /// A pair whose left gateway has its outbound policy and state on devices.
 fn pair(
-    wrapping: &Wrapping,
+    wrapping: &IpsecSetup,
     kind: OffloadKind,
     on: [Option<&str>; 2],
     segmentation: Segmentation,
-) -> (Pair, Nics) {
-    let (mut pair, nics) = (Pair::without_states(wrapping), Nics::default());
+) -> (TestGatewayPair, Nics) {
+    let (mut pair, nics) = (TestGatewayPair::without_sas(wrapping), Nics::default());
     nics.tables().segmentation = segmentation;
     pair.left.database.set_devices(Box::new(nics.clone()));
     let policy = policy(wrapping, on[0]);
     pair.left.database.apply(pair.left.now, |change| change.update_policy(policy)).unwrap();
     pair.left.add_sa(state(wrapping, kind, on[1]));
-    pair.right.add_sa(wrapping.sa(Way::Right, FIRST_SPI));
+    pair.right.add_sa(wrapping.sa(PairDirection::LeftToRight, FIRST_SPI));
     (pair, nics)
 }
 
-fn packet_kind() -> (Pair, Nics) {
-    pair(&Wrapping::tunnel4(), PACKET, [Some("nic0"); 2], Segmentation::Engine)
+fn packet_kind() -> (TestGatewayPair, Nics) {
+    pair(&IpsecSetup::tunnel4(), PACKET, [Some("nic0"); 2], Segmentation::Engine)
 }
 
-fn crypto_kind(wrapping: &Wrapping) -> (Pair, Nics) {
+fn crypto_kind(wrapping: &IpsecSetup) -> (TestGatewayPair, Nics) {
     pair(wrapping, CRYPTO, [None, Some("nic0")], Segmentation::Engine)
 }
 
 /// Sends; nothing leaves for the wire. What is handed over.
-fn hand(gateway: &mut Gateway, packets: Vec<PacketBuf>) -> Vec<Handed> {
+fn hand(gateway: &mut TestGateway, packets: Vec<PacketBuf>) -> Vec<OffloadedPacket> {
     let (wire, host) = gateway.outbound(packets);
     assert_eq!((wire.len(), host.len()), (0, 0));
-    gateway.assert_accounts();
+    gateway.assert_packets_accounted();
     std::mem::take(&mut gateway.handed)
 }
 
 /// What becomes of one packet that is not handed over.
-fn refusal(gateway: &mut Gateway, packet: PacketBuf) -> DropReason {
+fn refusal(gateway: &mut TestGateway, packet: PacketBuf) -> DropReason {
     assert!(hand(gateway, vec![packet]).is_empty());
     let [(reason, _)] = gateway.reasons()[..] else { panic!("{:?}", gateway.reasons()) };
     reason
 }
 
 /// Through the device, over the wire, out of the other gateway.
-fn across(pair: &mut Pair, nics: &Nics, handed: Vec<Handed>) -> Vec<Vec<u8>> {
+fn across(pair: &mut TestGatewayPair, nics: &Nics, handed: Vec<OffloadedPacket>) -> Vec<Vec<u8>> {
     let wire = handed.into_iter().map(|handed| nics.encrypt(handed).unwrap());
-    let wire = wire.flat_map(|packet| uxfrm_testkit::taken_apart(&packet)).collect();
+    let wire = wire.flat_map(|packet| uxfrm_testkit::split_burst(&packet)).collect();
     pair.right.inbound(wire).iter().map(|packet| packet.bytes().to_vec()).collect()
 }
 
@@ -93,7 +93,7 @@ fn packet_offload_hands_over_plain_packet() {
     let packets = [datagram(1), datagram(1400 - 28), datagram(40)];
     let expected: Vec<Vec<u8>> = packets.iter().map(|packet| packet.bytes().to_vec()).collect();
     let handed = hand(&mut pair.left, packets.into());
-    let over = Handover { device: NIC0, handle: nics.handle(), task: Task::Protect };
+    let over = OffloadOrder { device: NIC0, handle: nics.handle(), task: OffloadTask::Protect };
     assert!(handed.iter().all(|handed| handed.handover == over));
     let got: Vec<Vec<u8>> = handed.iter().map(|one| one.packet.bytes().to_vec()).collect();
     assert_eq!(got, expected);
@@ -104,7 +104,7 @@ fn packet_offload_hands_over_plain_packet() {
 
 #[test]
 fn policy_and_state_must_be_on_the_same_device() {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     for on in [
         [Some("nic0"), Some("nic1")],
         [Some("nic1"), Some("nic0")],
@@ -126,8 +126,8 @@ fn policy_and_state_must_be_on_the_same_device() {
 
 #[test]
 fn refused_larval_sa_drops_queued_packets() {
-    let wrapping = Wrapping::tunnel4();
-    let mut left = Pair::without_states(&wrapping).left;
+    let wrapping = IpsecSetup::tunnel4();
+    let mut left = TestGatewayPair::without_sas(&wrapping).left;
     left.database.set_devices(Box::new(Nics::default()));
     let policy = policy(&wrapping, Some("nic0"));
     left.database.apply(left.now, |change| change.update_policy(policy)).unwrap();
@@ -139,7 +139,7 @@ fn refused_larval_sa_drops_queued_packets() {
     let second = Duration::from_secs(1);
     let refused = Arc::new(HashMap::from([(wanted, left.now.plus(second))]));
     let key_managers = KeyManagers::Listening;
-    left.database.set_acquires(Acquires { key_managers, refused, ..Acquires::default() });
+    left.database.set_acquires(AcquireView { key_managers, refused, ..AcquireView::default() });
     assert!(hand(&mut left, vec![datagram(1)]).is_empty());
     assert_eq!(left.reasons(), [(DropReason::OutDeviceRefused, 2)]);
     assert_eq!((left.worker.waiting(), left.events.len()), (0, 0));
@@ -153,9 +153,11 @@ fn sa_on_right_device_is_found_among_others() {
     let (mut pair, nics) = packet_kind();
     let right = nics.handle();
     for (spi, device) in [(1, Some("nic1")), (2, None)] {
-        let id =
-            uxfrm_engine::SaId { spi: Spi(spi), ..state(&Wrapping::tunnel4(), PACKET, device).id };
-        pair.left.add_sa(SaConfig { id, ..state(&Wrapping::tunnel4(), PACKET, device) });
+        let id = uxfrm_engine::SaId {
+            spi: Spi(spi),
+            ..state(&IpsecSetup::tunnel4(), PACKET, device).id
+        };
+        pair.left.add_sa(SaConfig { id, ..state(&IpsecSetup::tunnel4(), PACKET, device) });
     }
     let handed = hand(&mut pair.left, vec![datagram(1)]);
     assert_eq!(handed[0].handover.handle, right, "younger ones elsewhere don't count");
@@ -172,9 +174,9 @@ fn packet_offload_drops_unsuitable_packets() {
         let (mut pair, _) = packet_kind();
         assert_eq!(refusal(&mut pair.left, packet), DropReason::OutDeviceUnfit, "{what}");
     }
-    let v6 = Wrapping::new(Mode::Tunnel, Family::V6, Family::V4);
+    let v6 = IpsecSetup::new(Mode::Tunnel, Family::V6, Family::V4);
     let (mut six, _) = pair(&v6, PACKET, [Some("nic0"); 2], Segmentation::Engine);
-    let (from, to) = v6.hosts(Way::Right);
+    let (from, to) = v6.hosts(PairDirection::LeftToRight);
     // Hop-by-hop options: next header UDP, 8 bytes, PadN.
     let hop =
         packets::ip(from, to, Protocol(0), &[17, 0, 1, 4, 0, 0, 0, 0, 0, 7, 0, 9, 0, 8, 0, 0]);
@@ -189,7 +191,7 @@ fn pmtu_errors_precede_offload() {
     for kind in [PACKET, CRYPTO] {
         let policy = (kind == PACKET).then_some("nic0");
         let on = [policy, Some("nic0")];
-        let (mut pair, _) = pair(&Wrapping::tunnel4(), kind, on, Segmentation::Device);
+        let (mut pair, _) = pair(&IpsecSetup::tunnel4(), kind, on, Segmentation::Device);
         let (wire, host) = pair.left.outbound(vec![packets::dont_fragment(datagram(1480))]);
         assert_eq!((wire.len(), host.len(), pair.left.handed.len()), (0, 1, 0));
         assert_eq!(pair.left.reasons(), [(DropReason::OutTooBig, 1)]);
@@ -201,7 +203,7 @@ fn pmtu_errors_precede_offload() {
 #[test]
 fn ipv6_above_mtu_is_not_offloaded() {
     for kind in [PACKET, CRYPTO] {
-        let mut v6 = Wrapping::new(Mode::Tunnel, Family::V6, Family::V4);
+        let mut v6 = IpsecSetup::new(Mode::Tunnel, Family::V6, Family::V4);
         v6.settings.mtu = 1300;
         let policy = (kind == PACKET).then_some("nic0");
         let (mut six, _) = pair(&v6, kind, [policy, Some("nic0")], Segmentation::Device);
@@ -231,7 +233,7 @@ fn super_packet_is_segmented_in_order_or_handed_over_whole() {
     assert_eq!(pieces[..5], [1000, 2000, 3000, 4000, 5000]);
     assert_eq!(pieces[5..], pieces[..5]);
     let on = [Some("nic0"); 2];
-    let (mut whole, _) = pair(&Wrapping::tunnel4(), PACKET, on, Segmentation::Device);
+    let (mut whole, _) = pair(&IpsecSetup::tunnel4(), PACKET, on, Segmentation::Device);
     let handed = hand(&mut whole.left, vec![long()]);
     assert_eq!(handed.len(), 1);
     assert_eq!(handed[0].packet.segments, Segments::Tcp { mss: 1000 });
@@ -241,14 +243,14 @@ fn super_packet_is_segmented_in_order_or_handed_over_whole() {
 #[test]
 fn crypto_offload_leaves_only_encryption() {
     for wrapping in [
-        Wrapping::tunnel4(),
-        Wrapping::new(Mode::Tunnel, Family::V6, Family::V4),
-        Wrapping::transport4(),
-        Wrapping { flags: uxfrm_engine::SaFlags::ESN, ..Wrapping::tunnel4() },
-        Wrapping { suite: uxfrm_testkit::Suite::CbcSha256, ..Wrapping::tunnel4() },
+        IpsecSetup::tunnel4(),
+        IpsecSetup::new(Mode::Tunnel, Family::V6, Family::V4),
+        IpsecSetup::transport4(),
+        IpsecSetup { flags: uxfrm_engine::SaFlags::ESN, ..IpsecSetup::tunnel4() },
+        IpsecSetup { suite: uxfrm_testkit::EspSuite::CbcSha256, ..IpsecSetup::tunnel4() },
     ] {
         let (mut pair, nics) = crypto_kind(&wrapping);
-        let (from, to) = wrapping.hosts(Way::Right);
+        let (from, to) = wrapping.hosts(PairDirection::LeftToRight);
         let packets = || [(); 2].map(|()| packets::echo(from, to, b"ping"));
         let expected: Vec<Vec<u8>> = packets().iter().map(|one| one.bytes().to_vec()).collect();
         for round in 0..2 {
@@ -263,16 +265,16 @@ fn crypto_offload_leaves_only_encryption() {
     }
 }
 
-fn sequence(handover: Handover) -> u64 {
+fn sequence(handover: OffloadOrder) -> u64 {
     match handover.task {
-        Task::Encrypt { sequence } | Task::Segment { sequence, .. } => sequence,
-        Task::Protect => panic!("{handover:?}"),
+        OffloadTask::Encrypt { sequence } | OffloadTask::Segment { sequence, .. } => sequence,
+        OffloadTask::Protect => panic!("{handover:?}"),
     }
 }
 
 #[test]
 fn crypto_offload_burst_has_consecutive_numbers() {
-    let (mut pair, nics) = crypto_kind(&Wrapping::tunnel4());
+    let (mut pair, nics) = crypto_kind(&IpsecSetup::tunnel4());
     let long = packets::tcp_super("10.1.0.1:7", "10.2.0.1:9", &[7; 4500], 1000);
     let handed = hand(&mut pair.left, vec![datagram(1), long, datagram(2)]);
     let sequences: Vec<u64> = handed.iter().map(|one| sequence(one.handover)).collect();
@@ -285,19 +287,19 @@ fn crypto_offload_burst_has_consecutive_numbers() {
 #[test]
 fn crypto_offload_super_packet_goes_whole_to_segmenting_device() {
     let long = || packets::tcp_super("10.1.0.1:7", "10.2.0.1:9", &[7; 4500], 1000);
-    let packets = Budget { soft: u64::MAX, hard: 8 };
-    let limits = Limits { packets, ..Limits::default() };
+    let packets = SoftHardLimit { soft: u64::MAX, hard: 8 };
+    let limits = LifetimeLimits { packets, ..LifetimeLimits::default() };
     for (wrapping, counts) in [
-        (Wrapping::tunnel4(), [5, 5].as_slice()),
-        (Wrapping { limits, ..Wrapping::tunnel4() }, &[5, 2]),
+        (IpsecSetup::tunnel4(), [5, 5].as_slice()),
+        (IpsecSetup { limits, ..IpsecSetup::tunnel4() }, &[5, 2]),
     ] {
         let on = [None, Some("nic0")];
         let (mut pair, _) = pair(&wrapping, CRYPTO, on, Segmentation::Device);
         let handed = hand(&mut pair.left, vec![long(), datagram(1), long()]);
         let told: Vec<_> = handed.iter().map(|one| (one.handover.task, one.packet.len())).collect();
-        let whole = |sequence, count| (Task::Segment { sequence, count }, long().len());
+        let whole = |sequence, count| (OffloadTask::Segment { sequence, count }, long().len());
         assert_eq!((told[0], told[2]), (whole(1, 5), whole(7, counts[1])));
-        assert!(matches!(told[1].0, Task::Encrypt { sequence: 6 }));
+        assert!(matches!(told[1].0, OffloadTask::Encrypt { sequence: 6 }));
         assert_eq!(handed[0].packet.segments, Segments::Tcp { mss: 1000 });
         let sent = u64::from(counts[0] + 1 + counts[1]);
         assert_eq!(pair.left.worker.outward().sent, sent);
@@ -306,7 +308,7 @@ fn crypto_offload_super_packet_goes_whole_to_segmenting_device() {
 
 #[test]
 fn crypto_offload_falls_back_for_unsuitable_packets() {
-    let (mut pair, nics) = crypto_kind(&Wrapping::tunnel4());
+    let (mut pair, nics) = crypto_kind(&IpsecSetup::tunnel4());
     let packets = vec![datagram(1), with_options(&datagram(2)), datagram(3), datagram(1480)];
     let mut expected: Vec<usize> = packets.iter().map(|packet| packet.len()).collect();
     expected.sort_unstable();
@@ -326,14 +328,14 @@ fn crypto_offload_falls_back_for_unsuitable_packets() {
 #[test]
 fn crypto_offload_of_esp_in_udp_uses_software() {
     let encap = Some(UdpEncapKind::Esp);
-    let (mut pair, _) = crypto_kind(&Wrapping { encap, ..Wrapping::tunnel4() });
+    let (mut pair, _) = crypto_kind(&IpsecSetup { encap, ..IpsecSetup::tunnel4() });
     assert_eq!(pair.left_to_right(vec![datagram(1)]).len(), 1);
     assert!(pair.left.handed.is_empty());
 }
 
 #[test]
 fn packet_offload_refuses_nested_sas() {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     let (mut pair, _) = packet_kind();
     let mut policy = policy(&wrapping, Some("nic0"));
     let outer = uxfrm_engine::Template { reqid: Reqid(2), ..policy.templates[0] };
@@ -346,7 +348,7 @@ fn packet_offload_refuses_nested_sas() {
 
 #[test]
 fn offloaded_policy_precedes_software_policies() {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     let (mut pair, _) = packet_kind();
     let mut first = policy(&wrapping, None);
     (first.priority, first.action) = (Priority(1), Action::Block);
@@ -359,7 +361,7 @@ fn offloaded_policy_precedes_software_policies() {
 fn socket_port_never_offloads() {
     let headers = uxfrm_engine::WireHeaders::UdpSocket;
     let settings = Settings { headers, ..Settings::default() };
-    let (mut pair, nics) = crypto_kind(&Wrapping { settings, ..Wrapping::tunnel4() });
+    let (mut pair, nics) = crypto_kind(&IpsecSetup { settings, ..IpsecSetup::tunnel4() });
     let handed = hand(&mut pair.left, vec![datagram(1)]);
     assert_eq!(across(&mut pair, &nics, handed).len(), 1, "a whole packet");
 }

@@ -4,7 +4,7 @@ use std::io;
 
 use caps::{CapSet, Capability, CapsHashSet, errors::CapsError};
 
-use super::{Error, Extra};
+use super::{Error, ExtraRight};
 
 /// Routes, rules, devices, the packet filter and `SO_MARK`; raw sockets; ports below 1024; memory
 /// that is not swapped.
@@ -16,7 +16,7 @@ const KEPT: [Capability; 4] = [
 ];
 
 /// Drops all other capabilities for good, for the calling thread and what it starts.
-pub(super) fn keep(extras: &[Extra]) -> Result<(), Error> {
+pub(super) fn keep(extras: &[ExtraRight]) -> Result<(), Error> {
     nix::sys::prctl::set_no_new_privs().map_err(|errno| Error::Privileges(errno.into()))?;
     let known = caps::runtime::thread_all_supported();
     let mut kept = CapsHashSet::from(KEPT);
@@ -27,12 +27,12 @@ pub(super) fn keep(extras: &[Extra]) -> Result<(), Error> {
     outcomes.into_iter().collect::<Result<(), _>>().map_err(failed)
 }
 
-fn capability(extra: Extra, known: &CapsHashSet) -> Capability {
+fn capability(extra: ExtraRight, known: &CapsHashSet) -> Capability {
     match extra {
-        Extra::KernelTables if known.contains(&Capability::CAP_BPF) => Capability::CAP_BPF,
+        ExtraRight::BpfMaps if known.contains(&Capability::CAP_BPF) => Capability::CAP_BPF,
         // Before Linux 5.8.
-        Extra::KernelTables => Capability::CAP_SYS_ADMIN,
-        Extra::OthersFiles => Capability::CAP_DAC_OVERRIDE,
+        ExtraRight::BpfMaps => Capability::CAP_SYS_ADMIN,
+        ExtraRight::OthersFiles => Capability::CAP_DAC_OVERRIDE,
     }
 }
 

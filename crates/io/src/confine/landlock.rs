@@ -7,7 +7,7 @@ use landlock::{
     Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetError, RulesetStatus, Scope,
 };
 
-use super::{Error, Places};
+use super::{AllowedPaths, Error};
 
 /// Newest ABI to request; an older kernel restricts what it knows.
 const NEWEST: ABI = ABI::V6;
@@ -23,7 +23,7 @@ const WRITTEN: [&str; 3] = ["/proc/sys/net", "/dev/net/tun", "/dev/null"];
 pub(super) struct PathHandles(Vec<PathFd>);
 
 /// Allows the calling thread these paths, or none.
-pub(super) fn restrict_paths(places: Option<&Places>) -> (PathHandles, Result<(), Error>) {
+pub(super) fn restrict_paths(places: Option<&AllowedPaths>) -> (PathHandles, Result<(), Error>) {
     let mut held = PathHandles::default();
     let fenced = restrict(places, &mut held.0);
     let fenced = fenced.map_err(|error| error.to_string()).and_then(|status| match status {
@@ -34,7 +34,7 @@ pub(super) fn restrict_paths(places: Option<&Places>) -> (PathHandles, Result<()
 }
 
 fn restrict(
-    places: Option<&Places>,
+    places: Option<&AllowedPaths>,
     held: &mut Vec<PathFd>,
 ) -> Result<RulesetStatus, RulesetError> {
     let mut rules = Ruleset::default()
@@ -53,7 +53,7 @@ fn restrict(
 }
 
 /// Each path and its rights; execution is never allowed.
-fn beneath(places: &Places) -> impl Iterator<Item = (PathBuf, BitFlags<AccessFs>)> {
+fn beneath(places: &AllowedPaths) -> impl Iterator<Item = (PathBuf, BitFlags<AccessFs>)> {
     let unused = AccessFs::Execute | AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::MakeSym;
     let (read, written) = (AccessFs::from_read(NEWEST), AccessFs::from_all(NEWEST));
     let with = move |access: BitFlags<AccessFs>| move |path: PathBuf| (path, access & !unused);

@@ -8,7 +8,7 @@ use seccompiler::{
     SeccompCondition, SeccompFilter, SeccompRule,
 };
 
-use super::{Error, Extra, ThreadRole};
+use super::{Error, ExtraRight, ThreadRole};
 
 type Rules = BTreeMap<libc::c_long, Vec<SeccompRule>>;
 type Built<T> = Result<T, seccompiler::BackendError>;
@@ -242,7 +242,7 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWNS
 
 /// Restricts the calling thread, and those that it starts, to the calls of its role. Needs
 /// `PR_SET_NO_NEW_PRIVS`.
-pub(super) fn filter(role: ThreadRole, extras: &[Extra]) -> Result<(), Error> {
+pub(super) fn filter(role: ThreadRole, extras: &[ExtraRight]) -> Result<(), Error> {
     if role == ThreadRole::Control {
         hide_clone3()?;
     }
@@ -259,7 +259,7 @@ fn hide_clone3() -> Result<(), Error> {
     install(&build(clone3, SeccompAction::Allow, absent)?, 0)
 }
 
-fn rules(role: ThreadRole, extras: &[Extra]) -> Built<Rules> {
+fn rules(role: ThreadRole, extras: &[ExtraRight]) -> Built<Rules> {
     let mut listed = [PACKETS, LEGACY].concat();
     let mut prctls = PRCTLS.to_vec();
     if role == ThreadRole::Control {
@@ -296,7 +296,7 @@ fn rules(role: ThreadRole, extras: &[Extra]) -> Built<Rules> {
         // The other filter refuses it with `ENOSYS`.
         rules.insert(libc::SYS_clone3, Vec::new());
     }
-    if extras.contains(&Extra::KernelTables) {
+    if extras.contains(&ExtraRight::BpfMaps) {
         rules.insert(libc::SYS_bpf, one_of(0, &BPF_MAP_COMMANDS)?);
     }
     Ok(rules)

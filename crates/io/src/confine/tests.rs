@@ -17,7 +17,7 @@ use super::*;
 /// Runs `work` on a confined thread.
 fn confined<T: Send + 'static>(
     role: ThreadRole,
-    places: Option<Places>,
+    places: Option<AllowedPaths>,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> T {
     let run = move || {
@@ -120,8 +120,8 @@ fn exchange() -> io::Result<Vec<u8>> {
     Ok(buffer)
 }
 
-fn places(directory: &Path) -> Places {
-    Places { read: Vec::new(), write: vec![directory.to_owned()] }
+fn places(directory: &Path) -> AllowedPaths {
+    AllowedPaths { read: Vec::new(), write: vec![directory.to_owned()] }
 }
 
 fn kind<T>(result: io::Result<T>) -> Result<(), ErrorKind> {
@@ -193,7 +193,7 @@ fn allowed_proc_path_stays_reachable() {
     let Ok(mut caches) = fs::OpenOptions::new().write(true).open("/proc/sys/vm/drop_caches") else {
         return eprintln!("not tried: only root has the kernel forget");
     };
-    let status = confined(ThreadRole::Control, Some(Places::default()), move || {
+    let status = confined(ThreadRole::Control, Some(AllowedPaths::default()), move || {
         (0..3).try_for_each(|_| caches.write_all(b"2")).unwrap();
         kind(fs::read("/proc/self/status"))
     });
@@ -225,7 +225,7 @@ fn dropped_capabilities_cannot_be_regained() {
 #[test]
 fn confined_panic_prints_message_and_ends_only_its_thread() {
     for role in [ThreadRole::Packets, ThreadRole::Control] {
-        let places = (role == ThreadRole::Control).then(Places::default);
+        let places = (role == ThreadRole::Control).then(AllowedPaths::default);
         let (words, trace) = confined(role, places, || {
             let fault = panic::catch_unwind(|| panic!("a fault")).unwrap_err();
             let words = fault.downcast_ref::<&str>().map(ToString::to_string);
@@ -239,7 +239,7 @@ fn confined_panic_prints_message_and_ends_only_its_thread() {
 /// Memory can be allocated, grown, freed and locked; confined threads can confine themselves again.
 #[test]
 fn confined_thread_can_allocate_and_spawn() {
-    confined(ThreadRole::Control, Some(Places::default()), || {
+    confined(ThreadRole::Control, Some(AllowedPaths::default()), || {
         for _ in 0..20 {
             let worker = thread::spawn(|| {
                 let _again = confine(ThreadRole::Packets, &[], None);
@@ -265,7 +265,7 @@ fn trial_does_not_confine_caller() {
 #[test]
 fn threads_are_unconfined_before_begin() {
     let work = || {
-        let _nothing = (packets(), control(&[], &Places::default()));
+        let _nothing = (packets(), control(&[], &AllowedPaths::default()));
         kind(fs::read("/etc/passwd"))
     };
     assert!(!has_begun(), "no test begins");

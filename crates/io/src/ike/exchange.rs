@@ -15,8 +15,8 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::{Uid, geteuid};
 use uxfrm_packet::Version;
 
-use super::{Datagram, message, name, names};
-use crate::absent::is_absent;
+use super::{IkeDatagram, message, name, names};
+use crate::absent::is_missing;
 use crate::cmsg::ControlMessages;
 use crate::socket::{self as sockets, SocketName};
 use crate::udp::write_path;
@@ -44,7 +44,7 @@ impl Default for Buffer {
 /// Messages between the gateway and IKE daemons at a UDP port. Calls block, so each needs a thread
 /// of its own.
 #[derive(Debug)]
-pub struct Exchange {
+pub struct IkeExchange {
     own: UnixAddr,
     port: u16,
     mark: u32,
@@ -56,7 +56,7 @@ pub struct Exchange {
     closed: AtomicBool,
 }
 
-impl Exchange {
+impl IkeExchange {
     /// Binds the gateway's name for `port`. Messages are sent with `mark`; daemons of `user` are
     /// also accepted.
     ///
@@ -106,8 +106,8 @@ impl Exchange {
 
     fn hearing(daemons: OwnedFd, port: u16, mark: u32, user: Option<u32>) -> io::Result<Self> {
         let own = getsockname(daemons.as_raw_fd())?;
-        let wire6 =
-            (!is_absent(Version::V6)).then(|| sending(SocketAddr::new(NOBODY6.into(), port), mark));
+        let wire6 = (!is_missing(Version::V6))
+            .then(|| sending(SocketAddr::new(NOBODY6.into(), port), mark));
         Ok(Self {
             own,
             port,
@@ -124,7 +124,7 @@ impl Exchange {
     ///
     /// # Errors
     /// `ECONNREFUSED` when there is none, `EAGAIN` when it does not read.
-    pub fn deliver(&self, datagram: &Datagram) -> io::Result<()> {
+    pub fn deliver(&self, datagram: &IkeDatagram) -> io::Result<()> {
         let header = message::header(&datagram.path);
         let parts = [IoSlice::new(&header), IoSlice::new(&datagram.payload)];
         let mut result = Err(Errno::ECONNREFUSED);
@@ -143,7 +143,7 @@ impl Exchange {
     ///
     /// # Errors
     /// The kernel's about the socket itself.
-    pub fn next(&self, buffer: &mut Buffer) -> io::Result<Option<Datagram>> {
+    pub fn next(&self, buffer: &mut Buffer) -> io::Result<Option<IkeDatagram>> {
         let Buffer(buffer) = buffer;
         loop {
             let length = self.receive(buffer)?;
@@ -153,7 +153,7 @@ impl Exchange {
             let message = length.and_then(|length| message::parse(&buffer[..length]));
             if let Some((mut path, payload)) = message {
                 path.local.set_port(self.port);
-                return Ok(Some(Datagram { path, payload: payload.to_vec() }));
+                return Ok(Some(IkeDatagram { path, payload: payload.to_vec() }));
             }
         }
     }
@@ -162,7 +162,7 @@ impl Exchange {
     ///
     /// # Errors
     /// The kernel's: no route, no such local address.
-    pub fn send(&self, datagram: &Datagram) -> io::Result<()> {
+    pub fn send(&self, datagram: &IkeDatagram) -> io::Result<()> {
         let mut path = datagram.path;
         if path.local.ip().is_unspecified() {
             path.local.set_ip(self.source(path.remote)?);

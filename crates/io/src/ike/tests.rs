@@ -28,11 +28,11 @@ fn taken(train: &[&[u8]], room: usize) -> (Option<Vec<u8>>, Segments, Vec<usize>
     let mut packet = PacketBuf::from_slice(&train.concat());
     packet.udp = Some(path());
     if train.len() > 1 {
-        packet.segments = Segments::Train { stride: 40 };
+        packet.segments = Segments::Burst { stride: 40 };
     }
     let (daemons, messages) = sync_channel(room);
     let kept = take(&mut packet, &daemons);
-    let lengths = |messages: Receiver<Datagram>| {
+    let lengths = |messages: Receiver<IkeDatagram>| {
         messages.try_iter().map(|message| message.payload.len()).collect()
     };
     (kept.then(|| packet.bytes().to_vec()), packet.segments, lengths(messages))
@@ -40,7 +40,7 @@ fn taken(train: &[&[u8]], room: usize) -> (Option<Vec<u8>>, Segments, Vec<usize>
 
 #[test]
 fn ike_messages_are_removed_from_burst() {
-    let train = Segments::Train { stride: 40 };
+    let train = Segments::Burst { stride: 40 };
     let short = &IKE[..36];
     let last = &ESP[..20];
     type Case<'a> = (&'a [&'a [u8]], Option<Vec<u8>>, Segments, &'a [usize]);

@@ -4,7 +4,7 @@ use super::message::{Batch, Kind};
 use super::model::MessageSubject;
 use super::{count, handle, read_results, text, told};
 use crate::message::{Payload, answers};
-use uxfrm_netlink_wire::{Flags, RawAttributes};
+use uxfrm_netlink_wire::{NetlinkFlags, RawAttributes};
 
 /// First sequence number of the transaction, which has three messages.
 const BEGIN: u32 = 7;
@@ -26,7 +26,7 @@ pub(crate) fn decode(bytes: &[u8]) {
     }
     let mut batch = Batch::new(BEGIN);
     (0..3).for_each(|_| {
-        batch.push(MessageSubject::Table, Kind::NewTable, Flags::empty(), |table| {
+        batch.push(MessageSubject::Table, Kind::NewTable, NetlinkFlags::empty(), |table| {
             table.text(1, TABLE)
         })
     });
@@ -44,12 +44,12 @@ pub(crate) fn decode(bytes: &[u8]) {
 #[cfg(test)]
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     use super::message::question;
-    let object = question(Kind::NewObject, Flags::empty(), BEGIN, |object| {
+    let object = question(Kind::NewObject, NetlinkFlags::empty(), BEGIN, |object| {
         object.text(1, TABLE);
         object.text(2, "in_plain");
         object.nest(4, |counter| counter.be64(2, 7));
     });
-    let rule = question(Kind::NewRule, Flags::empty(), BEGIN + 1, |rule| {
+    let rule = question(Kind::NewRule, NetlinkFlags::empty(), BEGIN + 1, |rule| {
         rule.text(1, TABLE);
         rule.text(2, "in");
         rule.be64(3, 9);

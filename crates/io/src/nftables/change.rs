@@ -2,8 +2,8 @@
 
 use super::message::{Batch, Kind};
 use super::model::{MessageSubject, Rule};
-use super::set::{Keys, SetId};
-use uxfrm_netlink_wire::Flags;
+use super::set::{SetId, SetKeys};
+use uxfrm_netlink_wire::NetlinkFlags;
 
 /// A rule in the kernel, by its handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub struct RuleId(pub u64);
 
 /// A change of one rule or set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum TableChange {
     /// Adds a rule to a chain, before another one or at the end.
     AddRule {
         /// The chain's name.
@@ -45,18 +45,18 @@ pub enum Change {
         /// Its name.
         set: SetId,
         /// Keys that are not in it.
-        keys: Keys,
+        keys: SetKeys,
     },
     /// Removes keys from a set.
     DeleteKeys {
         /// Its name.
         set: SetId,
         /// Keys that are in it.
-        keys: Keys,
+        keys: SetKeys,
     },
 }
 
-impl Change {
+impl TableChange {
     /// Encodes the change; `place` is its position among the changes, from 1.
     pub(super) fn describe(&self, table: &str, place: usize, batch: &mut Batch) {
         match self {
@@ -65,7 +65,7 @@ impl Change {
                 batch.push(
                     MessageSubject::Rule(chain, place),
                     Kind::DeleteRule,
-                    Flags::empty(),
+                    NetlinkFlags::empty(),
                     |attributes| {
                         attributes.text(1, table);
                         attributes.text(2, chain);
@@ -91,8 +91,8 @@ fn add(
     place: usize,
     batch: &mut Batch,
 ) {
-    let place_flag = if before.is_none() { Flags::APPEND } else { Flags::empty() };
-    let flags = Flags::CREATE | Flags::ECHO | place_flag;
+    let place_flag = if before.is_none() { NetlinkFlags::APPEND } else { NetlinkFlags::empty() };
+    let flags = NetlinkFlags::CREATE | NetlinkFlags::ECHO | place_flag;
     batch.push(MessageSubject::Rule(chain, place), Kind::NewRule, flags, |attributes| {
         attributes.text(1, table);
         attributes.text(2, chain);
@@ -104,20 +104,20 @@ fn add(
 }
 
 /// Number of added rules.
-pub(super) fn new_rules(changes: &[Change]) -> usize {
-    changes.iter().filter(|change| matches!(change, Change::AddRule { .. })).count()
+pub(super) fn new_rules(changes: &[TableChange]) -> usize {
+    changes.iter().filter(|change| matches!(change, TableChange::AddRule { .. })).count()
 }
 
 /// Splits changes in two parts of similar length, to be applied in order; `None` if impossible.
-pub(super) fn halves(changes: &[Change]) -> Option<[Vec<Change>; 2]> {
+pub(super) fn halves(changes: &[TableChange]) -> Option<[Vec<TableChange>; 2]> {
     match changes {
         [] => None,
-        [Change::AddKeys { set, keys }] => {
-            let part = |keys| vec![Change::AddKeys { set: *set, keys }];
+        [TableChange::AddKeys { set, keys }] => {
+            let part = |keys| vec![TableChange::AddKeys { set: *set, keys }];
             keys.halves().map(|halves| halves.map(part))
         }
-        [Change::DeleteKeys { set, keys }] => {
-            let part = |keys| vec![Change::DeleteKeys { set: *set, keys }];
+        [TableChange::DeleteKeys { set, keys }] => {
+            let part = |keys| vec![TableChange::DeleteKeys { set: *set, keys }];
             keys.halves().map(|halves| halves.map(part))
         }
         [_one] => None,

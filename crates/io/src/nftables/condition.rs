@@ -8,9 +8,9 @@ use std::net::IpAddr;
 use uxfrm_packet::Version;
 
 use super::field::{Base, Destination, Extension, Field, Meta, RegisterValue};
-use super::key_field::{Question, REGISTER as REGISTER_BYTES, Reply};
+use super::key_field::{KeyField, KeyValue, REGISTER as REGISTER_BYTES};
 use super::message::expression;
-use super::simulated_table::Sample;
+use super::simulated_table::SamplePacket;
 use crate::rtnetlink::Prefix;
 use uxfrm_netlink_wire::AttributeWriter;
 
@@ -234,9 +234,9 @@ impl Condition {
 
     /// Its field and the value that it requires; `None` for a condition that excludes a value.
     #[must_use]
-    pub fn question(&self) -> Option<(Question, Reply)> {
+    pub fn question(&self) -> Option<(KeyField, KeyValue)> {
         match self.relation {
-            Relation::Is => Some(Question::new(self.field, self.mask, self.value)),
+            Relation::Is => Some(KeyField::new(self.field, self.mask, self.value)),
             Relation::IsNot => None,
         }
     }
@@ -248,7 +248,7 @@ impl Condition {
     }
 
     /// Whether a packet matches.
-    pub(super) fn is_met(&self, packet: &Sample<'_>) -> bool {
+    pub(super) fn is_met(&self, packet: &SamplePacket<'_>) -> bool {
         let Some(mut found) = packet.load(self.field, self.value.as_slice().len()) else {
             return false;
         };

@@ -2,12 +2,12 @@
 
 use super::condition::Condition;
 use super::field::{Field, RegisterValue};
-use super::simulated_table::Sample;
+use super::simulated_table::SamplePacket;
 use uxfrm_netlink_wire::AttributeWriter;
 
 /// A field of a packet, under a mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Question {
+pub struct KeyField {
     field: Field,
     mask: Option<RegisterValue>,
     length: u8,
@@ -15,15 +15,15 @@ pub struct Question {
 
 /// The value of such a field, in whole registers of 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Reply(RegisterValue);
+pub struct KeyValue(RegisterValue);
 
-impl Question {
+impl KeyField {
     pub(super) fn new(
         field: Field,
         mask: Option<RegisterValue>,
         value: RegisterValue,
-    ) -> (Self, Reply) {
-        (Self { field, mask, length: value.length() }, Reply(value))
+    ) -> (Self, KeyValue) {
+        (Self { field, mask, length: value.length() }, KeyValue(value))
     }
 
     /// The condition that a packet's field has this value, which must have full length.
@@ -49,7 +49,7 @@ impl Question {
     }
 
     /// The field's value in a packet, if it has the field.
-    pub(super) fn answer(&self, packet: &Sample<'_>) -> Option<Vec<u8>> {
+    pub(super) fn answer(&self, packet: &SamplePacket<'_>) -> Option<Vec<u8>> {
         let mut found = packet.load(self.field, self.length.into())?;
         if let Some(mask) = &self.mask {
             found.iter_mut().zip(mask.as_slice()).for_each(|(found, mask)| *found &= mask);
@@ -59,7 +59,7 @@ impl Question {
     }
 }
 
-impl Reply {
+impl KeyValue {
     /// Its bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {

@@ -4,7 +4,7 @@
 //! `nf_tables.h`). Encoding never fails.
 
 use super::model::MessageSubject;
-use uxfrm_netlink_wire::{AttributeWriter, Flags, append_message, genl::FAMILY_HEADER_LEN};
+use uxfrm_netlink_wire::{AttributeWriter, NetlinkFlags, append_message, genl::FAMILY_HEADER_LEN};
 
 /// `NFNL_SUBSYS_NFTABLES`
 const SUBSYSTEM: u8 = 10;
@@ -34,7 +34,7 @@ pub(super) enum Kind {
 /// A request outside any transaction.
 pub(super) fn question(
     kind: Kind,
-    flags: Flags,
+    flags: NetlinkFlags,
     sequence: u32,
     attributes: impl FnOnce(&mut AttributeWriter<'_>),
 ) -> Vec<u8> {
@@ -42,7 +42,7 @@ pub(super) fn question(
     append_message(
         &mut bytes,
         typed(kind),
-        Flags::REQUEST | flags,
+        NetlinkFlags::REQUEST | flags,
         sequence,
         [INET, 0, 0, 0],
         attributes,
@@ -71,7 +71,14 @@ impl Batch {
     /// Numbers its messages from `begin`.
     pub(super) fn new(begin: u32) -> Self {
         let mut bytes = Vec::new();
-        append_message(&mut bytes, Self::BEGIN, Flags::REQUEST, begin, Self::FOR_NFTABLES, |_| {});
+        append_message(
+            &mut bytes,
+            Self::BEGIN,
+            NetlinkFlags::REQUEST,
+            begin,
+            Self::FOR_NFTABLES,
+            |_| {},
+        );
         Self { bytes, begin, parts: Vec::new(), last: 0 }
     }
 
@@ -79,13 +86,13 @@ impl Batch {
         &mut self,
         part: MessageSubject,
         kind: Kind,
-        flags: Flags,
+        flags: NetlinkFlags,
         attributes: impl FnOnce(&mut AttributeWriter<'_>),
     ) {
         self.last = self.bytes.len();
         self.parts.push(part);
         let sequence = self.last_sequence();
-        let flags = Flags::REQUEST | flags;
+        let flags = NetlinkFlags::REQUEST | flags;
         append_message(&mut self.bytes, typed(kind), flags, sequence, [INET, 0, 0, 0], attributes);
     }
 
@@ -117,13 +124,20 @@ impl Batch {
     pub(super) fn finish(&mut self) -> &[u8] {
         let flags = self.last + 6;
         if self.last > 0 {
-            let ack = Flags::ACK.bits();
+            let ack = NetlinkFlags::ACK.bits();
             let asked = u16::from_ne_bytes([self.bytes[flags], self.bytes[flags + 1]]) | ack;
             self.bytes[flags..flags + 2].copy_from_slice(&asked.to_ne_bytes());
         }
         let sequence = self.last_sequence().wrapping_add(1);
         let for_nftables = Self::FOR_NFTABLES;
-        append_message(&mut self.bytes, Self::END, Flags::REQUEST, sequence, for_nftables, |_| {});
+        append_message(
+            &mut self.bytes,
+            Self::END,
+            NetlinkFlags::REQUEST,
+            sequence,
+            for_nftables,
+            |_| {},
+        );
         &self.bytes
     }
 }

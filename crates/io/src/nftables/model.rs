@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use super::change::Change;
+use super::change::TableChange;
 use super::condition::Condition;
 use super::field;
-use super::key_field::{Question, REGISTER};
+use super::key_field::{KeyField, REGISTER};
 use super::message::{Batch, Kind, expression};
 use super::set::{Set, SetId};
-use uxfrm_netlink_wire::{AttributeWriter, Flags};
+use uxfrm_netlink_wire::{AttributeWriter, NetlinkFlags};
 
 /// `NF_IP_PRI_RAW`: before connection tracking, destination NAT and ordinary filters.
 const RAW: i32 = -300;
@@ -108,25 +108,25 @@ pub struct Rule {
     /// Conditions, all of which must match.
     pub conditions: Vec<Condition>,
     /// A set that must contain it as well.
-    pub among: Option<Among>,
+    pub set_lookup: Option<SetLookup>,
     /// Name of the counter.
     pub counter: Option<&'static str>,
     /// The verdict.
-    pub verdict: Verdict,
+    pub verdict: XdpVerdict,
 }
 
 /// A lookup of a packet's fields in a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Among {
+pub struct SetLookup {
     /// The fields; a packet that lacks one is not in the set.
-    pub questions: Vec<Question>,
+    pub questions: Vec<KeyField>,
     /// The set.
     pub set: SetId,
 }
 
 /// Verdicts of rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum XdpVerdict {
     /// Accepts it; other tables may still drop it.
     Accept,
     /// Drops it.
@@ -175,7 +175,7 @@ pub(super) enum Ownership {
 impl Table {
     /// Encodes adding the table, which must not exist, its counters and chains.
     pub(super) fn describe(&self, ownership: Ownership, batch: &mut Batch) {
-        batch.push(MessageSubject::Table, Kind::NewTable, Flags::CREATE, |table| {
+        batch.push(MessageSubject::Table, Kind::NewTable, NetlinkFlags::CREATE, |table| {
             table.text(1, &self.name);
             table.be32(2, ownership as u32);
         });
@@ -183,7 +183,7 @@ impl Table {
             batch.push(
                 MessageSubject::Counter(counter),
                 Kind::NewObject,
-                Flags::CREATE,
+                NetlinkFlags::CREATE,
                 |object| {
                     object.text(1, &self.name);
                     object.text(2, counter);
@@ -212,21 +212,21 @@ impl Table {
     }
 
     /// The changes that add its sets to a table without them.
-    pub(super) fn filling(&self) -> Vec<Change> {
+    pub(super) fn filling(&self) -> Vec<TableChange> {
         let filling = |set: &Set| {
-            let add = Change::AddSet { set: set.id, length: set.keys.length() };
-            [add, Change::AddKeys { set: set.id, keys: set.keys.clone() }]
+            let add = TableChange::AddSet { set: set.id, length: set.keys.length() };
+            [add, TableChange::AddKeys { set: set.id, keys: set.keys.clone() }]
         };
         self.sets.iter().flat_map(filling).collect()
     }
 
     /// Encodes removing all rules and these sets.
     fn describe_end(&self, sets: &[String], batch: &mut Batch) {
-        batch.push(MessageSubject::Table, Kind::DeleteRule, Flags::empty(), |table| {
+        batch.push(MessageSubject::Table, Kind::DeleteRule, NetlinkFlags::empty(), |table| {
             table.text(1, &self.name)
         });
         for name in sets {
-            batch.push(MessageSubject::Table, Kind::DeleteSet, Flags::empty(), |set| {
+            batch.push(MessageSubject::Table, Kind::DeleteSet, NetlinkFlags::empty(), |set| {
                 set.text(1, &self.name);
                 set.text(2, name);
             });
@@ -244,7 +244,7 @@ impl Table {
         batch.push(
             MessageSubject::Chain(chain.name),
             Kind::NewChain,
-            Flags::CREATE,
+            NetlinkFlags::CREATE,
             |attributes| {
                 attributes.text(1, &self.name);
                 attributes.text(3, chain.name);
@@ -263,11 +263,16 @@ impl Table {
         for chain in &self.chains {
             for (place, rule) in chain.rules.iter().enumerate() {
                 let part = MessageSubject::Rule(chain.name, place + 1);
-                batch.push(part, Kind::NewRule, Flags::CREATE | Flags::APPEND, |attributes| {
-                    attributes.text(1, &self.name);
-                    attributes.text(2, chain.name);
-                    attributes.nest(4, |list| rule.describe(list));
-                });
+                batch.push(
+                    part,
+                    Kind::NewRule,
+                    NetlinkFlags::CREATE | NetlinkFlags::APPEND,
+                    |attributes| {
+                        attributes.text(1, &self.name);
+                        attributes.text(2, chain.name);
+                        attributes.nest(4, |list| rule.describe(list));
+                    },
+                );
             }
         }
     }
@@ -276,7 +281,7 @@ impl Table {
 impl Rule {
     pub(super) fn describe(&self, list: &mut AttributeWriter<'_>) {
         self.conditions.iter().for_each(|condition| condition.describe(list));
-        if let Some(among) = &self.among {
+        if let Some(among) = &self.set_lookup {
             among.describe(list);
         }
         if let Some(counter) = self.counter {
@@ -285,7 +290,7 @@ impl Rule {
                 object.text(2, counter);
             });
         }
-        if let Verdict::Mark(bits) = self.verdict {
+        if let XdpVerdict::Mark(bits) = self.verdict {
             field::set_mark_bits(bits, list);
         }
         expression(list, "immediate", |immediate| {
@@ -295,7 +300,7 @@ impl Rule {
     }
 }
 
-impl Among {
+impl SetLookup {
     fn describe(&self, list: &mut AttributeWriter<'_>) {
         let mut register = 0;
         for question in &self.questions {
@@ -309,7 +314,7 @@ impl Among {
     }
 }
 
-impl Verdict {
+impl XdpVerdict {
     fn describe(self, verdict: &mut AttributeWriter<'_>) {
         let (code, chain): (i32, _) = match self {
             Self::Drop => (0, None),

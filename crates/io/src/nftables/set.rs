@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::message::{Batch, Kind};
 use super::model::MessageSubject;
-use uxfrm_netlink_wire::Flags;
+use uxfrm_netlink_wire::NetlinkFlags;
 
 /// The name of a set in its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -16,17 +16,17 @@ pub struct Set {
     /// Its name, unused before in the table.
     pub id: SetId,
     /// Its keys.
-    pub keys: Keys,
+    pub keys: SetKeys,
 }
 
 /// Keys of one length: values of some fields, concatenated.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Keys {
+pub struct SetKeys {
     length: usize,
     bytes: Vec<u8>,
 }
 
-impl Keys {
+impl SetKeys {
     /// No keys yet; each will have `length` bytes, of which a set takes 4 to 64.
     #[must_use]
     pub fn new(length: usize) -> Self {
@@ -75,7 +75,7 @@ impl SetId {
     /// Adds it, empty, for keys of `length` bytes. Without sizes and intervals the kernel chooses a
     /// growing hash table.
     pub(super) fn add(self, table: &str, length: usize, batch: &mut Batch) {
-        batch.push(MessageSubject::Set(self), Kind::NewSet, Flags::CREATE, |set| {
+        batch.push(MessageSubject::Set(self), Kind::NewSet, NetlinkFlags::CREATE, |set| {
             set.text(1, table);
             set.text(2, &self.to_string());
             set.be32(4, INTEGER);
@@ -85,15 +85,16 @@ impl SetId {
     }
 
     pub(super) fn delete(self, table: &str, batch: &mut Batch) {
-        batch.push(MessageSubject::Set(self), Kind::DeleteSet, Flags::empty(), |set| {
+        batch.push(MessageSubject::Set(self), Kind::DeleteSet, NetlinkFlags::empty(), |set| {
             set.text(1, table);
             set.text(2, &self.to_string());
         });
     }
 
     /// Adds keys (`NewElements`) or removes them (`DeleteElements`).
-    pub(super) fn elements(self, kind: Kind, table: &str, keys: &Keys, batch: &mut Batch) {
-        let flags = if kind == Kind::NewElements { Flags::CREATE } else { Flags::empty() };
+    pub(super) fn elements(self, kind: Kind, table: &str, keys: &SetKeys, batch: &mut Batch) {
+        let flags =
+            if kind == Kind::NewElements { NetlinkFlags::CREATE } else { NetlinkFlags::empty() };
         let each = ELEMENT + keys.length.next_multiple_of(4);
         for some in keys.bytes.chunks(MOST / each * keys.length) {
             batch.push(MessageSubject::Set(self), kind, flags, |elements| {

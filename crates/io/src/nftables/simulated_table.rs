@@ -2,18 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::change::{Change, RuleId};
+use super::change::{RuleId, TableChange};
 use super::field::{Base, Extension, Field, Meta};
-use super::model::{Rule, Table, Verdict};
+use super::model::{Rule, Table, XdpVerdict};
 use super::set::SetId;
-use super::{Error, Filter};
+use super::{Error, PacketFilter};
 
 /// `RTN_UNICAST`: it has no addresses of its own.
 const UNICAST: u32 = 1;
 
 /// The table.
 #[derive(Debug, Default)]
-pub struct Replica {
+pub struct SimulatedTable {
     chains: BTreeMap<&'static str, Vec<(RuleId, Rule)>>,
     sets: BTreeMap<SetId, BTreeSet<Vec<u8>>>,
     last: u64,
@@ -24,7 +24,7 @@ pub struct Replica {
 /// A packet as the filter sees it: IPv4, or IPv6 whose only extension header is a routing or
 /// fragment header.
 #[derive(Clone, Copy, Debug)]
-pub struct Sample<'a> {
+pub struct SamplePacket<'a> {
     /// From the IP header on.
     pub bytes: &'a [u8],
     /// Its mark.
@@ -33,7 +33,7 @@ pub struct Sample<'a> {
     pub came_by: u32,
 }
 
-impl Sample<'_> {
+impl SamplePacket<'_> {
     /// First bytes of a field; device names are empty.
     pub(super) fn load(&self, field: Field, length: usize) -> Option<Vec<u8>> {
         let is_v4 = *self.bytes.first()? >> 4 == 4;
@@ -75,11 +75,15 @@ impl Sample<'_> {
     }
 }
 
-impl Replica {
+impl SimulatedTable {
     /// Verdict on a packet that enters a chain, and the counter of the deciding rule.
     #[must_use]
-    pub fn judge(&self, chain: &str, packet: &Sample<'_>) -> (Verdict, Option<&'static str>) {
-        self.walk(chain, packet).unwrap_or((Verdict::Accept, None))
+    pub fn judge(
+        &self,
+        chain: &str,
+        packet: &SamplePacket<'_>,
+    ) -> (XdpVerdict, Option<&'static str>) {
+        self.walk(chain, packet).unwrap_or((XdpVerdict::Accept, None))
     }
 
     /// Number of rules in a chain.
@@ -94,17 +98,21 @@ impl Replica {
         (self.sets.len(), self.sets.values().map(BTreeSet::len).sum())
     }
 
-    fn walk(&self, chain: &str, packet: &Sample<'_>) -> Option<(Verdict, Option<&'static str>)> {
+    fn walk(
+        &self,
+        chain: &str,
+        packet: &SamplePacket<'_>,
+    ) -> Option<(XdpVerdict, Option<&'static str>)> {
         for (_id, rule) in self.chains.get(chain)? {
             if !self.is_met(rule, packet) {
                 continue;
             }
             match rule.verdict {
-                Verdict::Accept | Verdict::Drop | Verdict::Mark(_) => {
+                XdpVerdict::Accept | XdpVerdict::Drop | XdpVerdict::Mark(_) => {
                     return Some((rule.verdict, rule.counter));
                 }
-                Verdict::Goto(other) => return self.walk(other, packet),
-                Verdict::Jump(other) => {
+                XdpVerdict::Goto(other) => return self.walk(other, packet),
+                XdpVerdict::Jump(other) => {
                     if let Some(judged) = self.walk(other, packet) {
                         return Some(judged);
                     }
@@ -114,9 +122,9 @@ impl Replica {
         None
     }
 
-    fn is_met(&self, rule: &Rule, packet: &Sample<'_>) -> bool {
+    fn is_met(&self, rule: &Rule, packet: &SamplePacket<'_>) -> bool {
         rule.conditions.iter().all(|condition| condition.is_met(packet))
-            && rule.among.as_ref().is_none_or(|among| {
+            && rule.set_lookup.as_ref().is_none_or(|among| {
                 let answers = among.questions.iter().map(|question| question.answer(packet));
                 let key = answers.collect::<Option<Vec<_>>>().map(|answers| answers.concat());
                 key.is_some_and(|key| self.set(among.set).contains(&key))
@@ -133,35 +141,36 @@ impl Replica {
         RuleId(self.last)
     }
 
-    fn make(&mut self, change: &Change) -> Option<RuleId> {
+    fn make(&mut self, change: &TableChange) -> Option<RuleId> {
         match change {
-            Change::AddRule { chain, before, rule } => {
+            TableChange::AddRule { chain, before, rule } => {
                 let id = self.id();
                 let rules = self.chains.get_mut(chain).expect("the chain is there");
                 let at = before.map_or(rules.len(), |before| place(rules, before));
                 rules.insert(at, (id, rule.clone()));
                 return Some(id);
             }
-            Change::DeleteRule { chain, rule } => {
+            TableChange::DeleteRule { chain, rule } => {
                 let rules = self.chains.get_mut(chain).expect("the chain is there");
                 rules.remove(place(rules, *rule));
             }
-            Change::AddSet { set, .. } => {
+            TableChange::AddSet { set, .. } => {
                 assert!(self.sets.insert(*set, BTreeSet::new()).is_none(), "{set} is there");
             }
-            Change::DeleteSet { set } => {
+            TableChange::DeleteSet { set } => {
                 let mut rules = self.chains.values().flatten();
-                let asks = |rule: &Rule| rule.among.as_ref().is_some_and(|among| among.set == *set);
+                let asks =
+                    |rule: &Rule| rule.set_lookup.as_ref().is_some_and(|among| among.set == *set);
                 assert!(!rules.any(|(_id, rule)| asks(rule)), "{set} is asked");
                 assert!(self.sets.remove(set).is_some(), "{set} is not there");
             }
-            Change::AddKeys { set, keys } => {
+            TableChange::AddKeys { set, keys } => {
                 let into = self.sets.get_mut(set).expect("the set is there");
                 for key in keys.iter() {
                     assert!(into.insert(key.to_vec()), "{key:?} is in {set}");
                 }
             }
-            Change::DeleteKeys { set, keys } => {
+            TableChange::DeleteKeys { set, keys } => {
                 let from = self.sets.get_mut(set).expect("the set is there");
                 for key in keys.iter() {
                     assert!(from.remove(key), "{key:?} is not in {set}");
@@ -178,7 +187,7 @@ fn place(rules: &[(RuleId, Rule)], wanted: RuleId) -> usize {
 
 /// # Panics
 /// Where the kernel would refuse.
-impl Filter for Replica {
+impl PacketFilter for SimulatedTable {
     fn install(&mut self, table: &Table) -> Result<(), Error> {
         self.replace_rules(table)
     }
@@ -195,7 +204,7 @@ impl Filter for Replica {
         Ok(())
     }
 
-    fn change(&mut self, _table: &str, changes: &[Change]) -> Result<Vec<RuleId>, Error> {
+    fn change(&mut self, _table: &str, changes: &[TableChange]) -> Result<Vec<RuleId>, Error> {
         Ok(changes.iter().filter_map(|change| self.make(change)).collect())
     }
 

@@ -40,7 +40,7 @@ fn message(kind: u16, flags: u16, sequence: u32, generic: [u8; 4], body: &[u8]) 
 
 /// The expressions of one condition, as they are sent.
 fn described(condition: Condition) -> Vec<u8> {
-    let flags = Flags::empty();
+    let flags = NetlinkFlags::empty();
     let list = |list: &mut AttributeWriter<'_>| condition.describe(list);
     question(Kind::NewRule, flags, 0, list).split_off(20)
 }
@@ -145,9 +145,9 @@ fn a_condition_is_load_mask_and_compare() {
 fn a_table_is_one_transaction() {
     let rule = Rule {
         conditions: vec![Condition::protocol(50)],
-        among: None,
+        set_lookup: None,
         counter: Some("hits"),
-        verdict: Verdict::Goto("more"),
+        verdict: XdpVerdict::Goto("more"),
     };
     let table = Table {
         name: "t".to_owned(),
@@ -202,9 +202,10 @@ fn a_table_is_one_transaction() {
 #[test]
 fn set_is_filled_and_looked_up() {
     let set = SetId(7);
-    let mut keys = Keys::new(8);
+    let mut keys = SetKeys::new(8);
     keys.push(&[10, 1, 0, 0, 0, 53, 0, 0]);
-    let changes = [Change::AddSet { set, length: 8 }, Change::AddKeys { set, keys: keys.clone() }];
+    let changes =
+        [TableChange::AddSet { set, length: 8 }, TableChange::AddKeys { set, keys: keys.clone() }];
     let mut batch = Batch::new(1);
     changes.iter().for_each(|change| change.describe("t", 1, &mut batch));
     let names = [attr(1, b"t\0"), attr(2, b"set7\0")].concat();
@@ -225,7 +226,7 @@ fn set_is_filled_and_looked_up() {
         asked.iter().map(|condition| condition.question().unwrap()).unzip();
     let replies: Vec<_> = replies.iter().flat_map(|reply| reply.as_bytes()).copied().collect();
     assert_eq!(keys.iter().next(), Some(&replies[..]));
-    let of = |question: &Question, at| question_bytes(|list| question.describe(at, list));
+    let of = |question: &KeyField, at| question_bytes(|list| question.describe(at, list));
     let eight = 8_u32.to_be_bytes();
     let mask = [nested(4, &[attr(1, &[255, 255, 0, 0])]), nested(5, &[attr(1, &[0; 4])])];
     let masked = [attr(1, &eight), attr(2, &eight), attr(3, &4_u32.to_be_bytes()), mask.concat()];
@@ -235,12 +236,12 @@ fn set_is_filled_and_looked_up() {
 }
 
 fn question_bytes(describe: impl FnOnce(&mut AttributeWriter<'_>)) -> Vec<u8> {
-    question(Kind::NewRule, Flags::empty(), 0, describe).split_off(20)
+    question(Kind::NewRule, NetlinkFlags::empty(), 0, describe).split_off(20)
 }
 
 #[test]
 fn set_keys_span_several_messages() {
-    let mut keys = Keys::new(4);
+    let mut keys = SetKeys::new(4);
     (0..10_000_u32).for_each(|key| keys.push(&key.to_be_bytes()));
     let mut batch = Batch::new(1);
     SetId(1).elements(Kind::NewElements, "t", &keys, &mut batch);
@@ -248,7 +249,7 @@ fn set_keys_span_several_messages() {
     let [first, second] = keys.halves().unwrap();
     assert_eq!([first.iter().len(), second.iter().len()], [5000; 2]);
     assert!(keys.iter().eq(first.iter().chain(second.iter())));
-    assert_eq!(Keys::new(4).halves(), None);
+    assert_eq!(SetKeys::new(4).halves(), None);
 }
 
 #[test]
@@ -291,7 +292,7 @@ fn answers_are_read() {
 fn a_counter_is_read_and_those_of_other_tables_are_not() {
     let counter = nested(4, &[attr(1, &9_u64.to_be_bytes()), attr(2, &3_u64.to_be_bytes())]);
     let object = [attr(1, b"t\0"), attr(2, b"hits\0"), counter].concat();
-    let hits = Count { name: "hits".to_owned(), packets: 3 };
+    let hits = CounterValue { name: "hits".to_owned(), packets: 3 };
     assert_eq!(count("t", &object), Some(hits));
     assert_eq!(count("u", &object), None);
     assert_eq!(count("t", &object[..20]), None);

@@ -17,12 +17,12 @@ const LONGEST: usize = 64 * 1024;
 
 /// A listening socket; readable when there is something to [take](Watch::take_gone).
 #[derive(Debug)]
-pub struct Watch {
+pub struct TableWatch {
     socket: Socket,
     buffer: Box<[u8]>,
 }
 
-impl Watch {
+impl TableWatch {
     /// Listens from now on, in the network namespace that the thread is in.
     ///
     /// # Errors
@@ -51,7 +51,7 @@ impl Watch {
     }
 }
 
-impl AsFd for Watch {
+impl AsFd for TableWatch {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

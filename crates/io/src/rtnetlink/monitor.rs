@@ -45,15 +45,15 @@ impl Monitor {
     /// Changes since the last call; ask [`Rtnetlink`] for details. `link` is the index of a device
     /// whose going down is reported separately: it may be up again, but its routes are gone.
     #[must_use]
-    pub fn take_news(&self, link: u32) -> News {
-        let mut news = News::Nothing;
+    pub fn take_news(&self, link: u32) -> MonitorResult {
+        let mut news = MonitorResult::Nothing;
         let mut head = [0; 32];
         loop {
             match self.socket.recv(&mut &mut head[..], 0) {
                 Ok(_length) => news = news.max(read(&head, link)),
                 // So many changes that some were lost.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
-                    news = News::RoutesWent;
+                    news = MonitorResult::RoutesGone;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_nothing) => return news,
@@ -64,24 +64,24 @@ impl Monitor {
 
 /// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum News {
+pub enum MonitorResult {
     /// Nothing.
     Nothing,
     /// A link, an address or a device setting changed, or a rule was removed.
     Changed,
     /// Routes of the table may be gone: `link` was down meanwhile, or somebody removed them.
-    RoutesWent,
+    RoutesGone,
 }
 
 /// Reads the head of a message: `struct nlmsghdr`, and a link's `struct ifinfomsg`.
-pub(super) fn read(head: &[u8; 32], link: u32) -> News {
+pub(super) fn read(head: &[u8; 32], link: u32) -> MonitorResult {
     const UP: u32 = 1;
     let word = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let went_down = word(20) == link && word(24) & UP == 0;
     match u16::from_ne_bytes([head[4], head[5]]) {
-        NEW_LINK if went_down => News::RoutesWent,
-        DELETE_ROUTE => News::RoutesWent,
-        _other => News::Changed,
+        NEW_LINK if went_down => MonitorResult::RoutesGone,
+        DELETE_ROUTE => MonitorResult::RoutesGone,
+        _other => MonitorResult::Changed,
     }
 }
 

@@ -22,23 +22,23 @@ pub struct Neighbour {
     /// Its address.
     pub address: IpAddr,
     /// Its state.
-    pub standing: Standing,
+    pub state: NeighbourState,
 }
 
 /// States of neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum NeighbourState {
     /// Reachable.
     Known(MacAddr),
     /// Reachable some time ago; senders should report their use.
     Stale(MacAddr),
     /// The kernel is resolving it.
-    Sought,
+    Resolving,
     /// Resolution failed.
-    Gone,
+    Failed,
     /// No entry, as after `ip neigh flush` or while a device was down: nobody resolves it until
     /// somebody sends.
-    Forgotten,
+    Removed,
 }
 
 impl Rtnetlink {
@@ -98,13 +98,14 @@ pub(super) fn read(answer: &RouteNetlinkMessage) -> Option<Neighbour> {
             mac = bytes.as_slice().try_into().ok().map(MacAddr);
         }
     }
-    let standing = if deleted { Standing::Forgotten } else { standing(message.header.state, mac) };
-    Some(Neighbour { link: message.header.ifindex, address: address?, standing })
+    let standing =
+        if deleted { NeighbourState::Removed } else { standing(message.header.state, mac) };
+    Some(Neighbour { link: message.header.ifindex, address: address?, state: standing })
 }
 
-fn standing(state: NeighbourState, mac: Option<MacAddr>) -> Standing {
+fn standing(state: NeighbourState, mac: Option<MacAddr>) -> NeighbourState {
     match (state, mac) {
-        (NeighbourState::Stale, Some(mac)) => Standing::Stale(mac),
+        (NeighbourState::Stale, Some(mac)) => NeighbourState::Stale(mac),
         (
             NeighbourState::Reachable
             | NeighbourState::Delay
@@ -112,9 +113,9 @@ fn standing(state: NeighbourState, mac: Option<MacAddr>) -> Standing {
             | NeighbourState::Permanent
             | NeighbourState::Noarp,
             Some(mac),
-        ) => Standing::Known(mac),
-        (NeighbourState::Incomplete | NeighbourState::None, _) => Standing::Sought,
-        _without_address => Standing::Gone,
+        ) => NeighbourState::Known(mac),
+        (NeighbourState::Incomplete | NeighbourState::None, _) => NeighbourState::Resolving,
+        _without_address => NeighbourState::Failed,
     }
 }
 
@@ -126,14 +127,14 @@ mod tests {
     fn nud_state_maps_to_neighbour_state() {
         let mac = MacAddr([2, 0, 0, 0, 0, 1]);
         for (state, with, expected) in [
-            (NeighbourState::Reachable, Some(mac), Standing::Known(mac)),
-            (NeighbourState::Permanent, Some(mac), Standing::Known(mac)),
-            (NeighbourState::Probe, Some(mac), Standing::Known(mac)),
-            (NeighbourState::Stale, Some(mac), Standing::Stale(mac)),
-            (NeighbourState::Incomplete, None, Standing::Sought),
-            (NeighbourState::None, None, Standing::Sought),
-            (NeighbourState::Failed, Some(mac), Standing::Gone),
-            (NeighbourState::Reachable, None, Standing::Gone),
+            (NeighbourState::Reachable, Some(mac), NeighbourState::Known(mac)),
+            (NeighbourState::Permanent, Some(mac), NeighbourState::Known(mac)),
+            (NeighbourState::Probe, Some(mac), NeighbourState::Known(mac)),
+            (NeighbourState::Stale, Some(mac), NeighbourState::Stale(mac)),
+            (NeighbourState::Incomplete, None, NeighbourState::Resolving),
+            (NeighbourState::None, None, NeighbourState::Resolving),
+            (NeighbourState::Failed, Some(mac), NeighbourState::Failed),
+            (NeighbourState::Reachable, None, NeighbourState::Failed),
         ] {
             assert_eq!(standing(state, with), expected, "{state:?}");
         }
@@ -144,9 +145,12 @@ mod tests {
     fn deleted_neighbour_is_forgotten() {
         let mut message = describe(1, IpAddr::from([10, 0, 0, 1]));
         message.header.state = NeighbourState::Failed;
-        let standing = |notice| read(&notice).map(|neighbour| neighbour.standing);
+        let standing = |notice| read(&notice).map(|neighbour| neighbour.state);
         let failed = RouteNetlinkMessage::NewNeighbour(message.clone());
-        assert_eq!(standing(failed), Some(Standing::Gone));
-        assert_eq!(standing(RouteNetlinkMessage::DelNeighbour(message)), Some(Standing::Forgotten));
+        assert_eq!(standing(failed), Some(NeighbourState::Failed));
+        assert_eq!(
+            standing(RouteNetlinkMessage::DelNeighbour(message)),
+            Some(NeighbourState::Removed)
+        );
     }
 }

@@ -13,7 +13,7 @@ use netlink_packet_route::route::{
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::{Error, Prefix, Rtnetlink};
-use encoded::Request;
+use encoded::SignalRequest;
 
 /// The main table (`RT_TABLE_MAIN`).
 const MAIN: u32 = 254;
@@ -86,7 +86,7 @@ const TOGETHER: usize = 64;
 
 /// Result of a route lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Chosen {
+pub struct RouteLookup {
     /// The outgoing device.
     pub link: u32,
     /// The source address.
@@ -109,7 +109,7 @@ impl Rtnetlink {
     /// [`Error::Exists`] when there is one to the same destination with the same metric in the
     /// table.
     pub fn add_route(&mut self, route: &Route) -> Result<(), Error> {
-        self.request_route(Request::New, NLM_F_CREATE | NLM_F_EXCL, route)
+        self.request_route(SignalRequest::New, NLM_F_CREATE | NLM_F_EXCL, route)
     }
 
     /// Deletes a route.
@@ -117,7 +117,7 @@ impl Rtnetlink {
     /// # Errors
     /// [`Error::NotFound`] when there is no such route.
     pub fn delete_route(&mut self, route: &Route) -> Result<(), Error> {
-        self.request_route(Request::Delete, 0, route)
+        self.request_route(SignalRequest::Delete, 0, route)
     }
 
     /// Applies changes in order, many per system call. A failure does not stop the others.
@@ -130,10 +130,10 @@ impl Rtnetlink {
             let encode = |change: &RouteChange, sequence: u32, bytes: &mut Vec<u8>| match change {
                 RouteChange::Put(route) => {
                     let flags = NLM_F_CREATE | NLM_F_REPLACE;
-                    encoded::append(Request::New, flags, sequence, route, bytes);
+                    encoded::append(SignalRequest::New, flags, sequence, route, bytes);
                 }
                 RouteChange::Delete(route) => {
-                    encoded::append(Request::Delete, 0, sequence, route, bytes);
+                    encoded::append(SignalRequest::Delete, 0, sequence, route, bytes);
                 }
             };
             let failed =
@@ -141,9 +141,11 @@ impl Rtnetlink {
             for (place, errno) in failed {
                 let error = io::Error::from_raw_os_error(errno);
                 let error = match some.get(place) {
-                    Some(RouteChange::Put(route)) => failure(Request::New, route, error),
+                    Some(RouteChange::Put(route)) => failure(SignalRequest::New, route, error),
                     Some(RouteChange::Delete(_)) if errno == libc::ESRCH => continue,
-                    Some(RouteChange::Delete(route)) => failure(Request::Delete, route, error),
+                    Some(RouteChange::Delete(route)) => {
+                        failure(SignalRequest::Delete, route, error)
+                    }
                     None => continue, // of an earlier request
                 };
                 result = result.and(Err(error));
@@ -152,7 +154,12 @@ impl Rtnetlink {
         result
     }
 
-    fn request_route(&mut self, request: Request, flags: u16, route: &Route) -> Result<(), Error> {
+    fn request_route(
+        &mut self,
+        request: SignalRequest,
+        flags: u16,
+        route: &Route,
+    ) -> Result<(), Error> {
         let encode = |route: &Route, sequence: u32, bytes: &mut Vec<u8>| {
             encoded::append(request, flags, sequence, route, bytes);
         };
@@ -196,7 +203,7 @@ impl Rtnetlink {
     ///
     /// # Errors
     /// [`Error::Refused`] with `ENETUNREACH` or `EHOSTUNREACH` when no route leads there.
-    pub fn route_to(&mut self, destination: IpAddr, mark: u32) -> Result<Chosen, Error> {
+    pub fn route_to(&mut self, destination: IpAddr, mark: u32) -> Result<RouteLookup, Error> {
         self.route_between(None, destination, mark)
     }
 
@@ -209,7 +216,7 @@ impl Rtnetlink {
         source: Option<IpAddr>,
         destination: IpAddr,
         mark: u32,
-    ) -> Result<Chosen, Error> {
+    ) -> Result<RouteLookup, Error> {
         let mut message = RouteMessage::default();
         message.header.address_family = destination.into();
         message.header.destination_prefix_length = Prefix::host(destination).length();
@@ -235,10 +242,10 @@ impl Rtnetlink {
     }
 }
 
-fn failure(request: Request, route: &Route, error: io::Error) -> Error {
+fn failure(request: SignalRequest, route: &Route, error: io::Error) -> Error {
     let request = match request {
-        Request::New => format!("route {route}"),
-        Request::Delete => format!("delete route {route}"),
+        SignalRequest::New => format!("route {route}"),
+        SignalRequest::Delete => format!("delete route {route}"),
     };
     Error::of(&request, error)
 }
@@ -328,11 +335,11 @@ pub(super) fn read(answer: RouteNetlinkMessage) -> Option<Route> {
     })
 }
 
-pub(super) fn choose(answer: RouteNetlinkMessage) -> Option<Chosen> {
+pub(super) fn choose(answer: RouteNetlinkMessage) -> Option<RouteLookup> {
     let RouteNetlinkMessage::NewRoute(message) = answer else { return None };
     let is_local = matches!(message.header.kind, RouteType::Local | RouteType::Broadcast);
     let found = RouteAttributes::of(message.attributes);
-    Some(Chosen {
+    Some(RouteLookup {
         link: found.link?,
         source: found.source,
         gateway: found.gateway,

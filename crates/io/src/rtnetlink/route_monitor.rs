@@ -18,25 +18,25 @@ const NOTICE: usize = 8192;
 
 /// Listens in the network namespace of the thread that opened it.
 #[derive(Debug)]
-pub struct Surroundings {
+pub struct RouteMonitor {
     socket: Socket,
     notice: Vec<u8>,
 }
 
 /// Kinds of changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum RoutingChange {
     /// One neighbour.
     Neighbour(Neighbour),
     /// A route or rule, which may reroute any packet.
-    Ways,
+    Routes,
     /// A link or address, which may reroute any packet and change which neighbours are reachable.
     Links,
     /// Notices were lost: everything may be different.
     Everything,
 }
 
-impl Surroundings {
+impl RouteMonitor {
     /// Listens from now on.
     ///
     /// # Errors
@@ -46,7 +46,7 @@ impl Surroundings {
     }
 
     /// The next change, if any.
-    pub fn next_change(&mut self) -> Option<Change> {
+    pub fn next_change(&mut self) -> Option<RoutingChange> {
         loop {
             self.notice.clear();
             match self.socket.recv(&mut self.notice, 0) {
@@ -56,7 +56,7 @@ impl Surroundings {
                     }
                 }
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
-                    return Some(Change::Everything);
+                    return Some(RoutingChange::Everything);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_nothing) => return None,
@@ -65,16 +65,16 @@ impl Surroundings {
     }
 }
 
-impl AsFd for Surroundings {
+impl AsFd for RouteMonitor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
 /// Parses a notice. An unreadable one may be about a route.
-pub(super) fn read(notice: &[u8]) -> Option<Change> {
+pub(super) fn read(notice: &[u8]) -> Option<RoutingChange> {
     let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(notice) else {
-        return Some(Change::Ways);
+        return Some(RoutingChange::Routes);
     };
     let NetlinkPayload::InnerMessage(inner) = message.payload else { return None };
     let about_neighbour = matches!(
@@ -82,11 +82,11 @@ pub(super) fn read(notice: &[u8]) -> Option<Change> {
         RouteNetlinkMessage::NewNeighbour(_) | RouteNetlinkMessage::DelNeighbour(_)
     );
     match neighbour::read(&inner) {
-        Some(neighbour) => Some(Change::Neighbour(neighbour)),
+        Some(neighbour) => Some(RoutingChange::Neighbour(neighbour)),
         // An entry of a bridge's table.
         None if about_neighbour => None,
-        None if is_about_link(&inner) => Some(Change::Links),
-        None => Some(Change::Ways),
+        None if is_about_link(&inner) => Some(RoutingChange::Links),
+        None => Some(RoutingChange::Routes),
     }
 }
 
@@ -107,12 +107,12 @@ mod tests {
     #[test]
     fn notices_classify_links_addresses_routes_and_rules() {
         for (message, expected) in [
-            (RouteNetlinkMessage::NewLink(Default::default()), Change::Links),
-            (RouteNetlinkMessage::DelLink(Default::default()), Change::Links),
-            (RouteNetlinkMessage::NewAddress(Default::default()), Change::Links),
-            (RouteNetlinkMessage::DelAddress(Default::default()), Change::Links),
-            (RouteNetlinkMessage::NewRoute(Default::default()), Change::Ways),
-            (RouteNetlinkMessage::DelRule(Default::default()), Change::Ways),
+            (RouteNetlinkMessage::NewLink(Default::default()), RoutingChange::Links),
+            (RouteNetlinkMessage::DelLink(Default::default()), RoutingChange::Links),
+            (RouteNetlinkMessage::NewAddress(Default::default()), RoutingChange::Links),
+            (RouteNetlinkMessage::DelAddress(Default::default()), RoutingChange::Links),
+            (RouteNetlinkMessage::NewRoute(Default::default()), RoutingChange::Routes),
+            (RouteNetlinkMessage::DelRule(Default::default()), RoutingChange::Routes),
         ] {
             let shown = format!("{message:?}");
             let mut notice = NetlinkMessage::from(message);
@@ -121,6 +121,6 @@ mod tests {
             notice.serialize(&mut bytes);
             assert_eq!(read(&bytes), Some(expected), "{shown}");
         }
-        assert_eq!(read(b"no notice"), Some(Change::Ways));
+        assert_eq!(read(b"no notice"), Some(RoutingChange::Routes));
     }
 }

@@ -26,7 +26,7 @@ pub enum FirewallMark {
 
 /// Origin selector of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sender {
+pub enum RuleOrigin {
     /// Any origin.
     Any,
     /// The host itself (`iif lo`).
@@ -41,7 +41,7 @@ pub struct Rule {
     /// Selects by mark.
     pub mark: FirewallMark,
     /// Selects by origin. A rule for another input device is read as one for all.
-    pub sender: Sender,
+    pub sender: RuleOrigin,
     /// Selects by source; a packet without source address yet matches only `/0`.
     pub source: Option<Prefix>,
     /// Selects by destination.
@@ -82,7 +82,7 @@ impl fmt::Display for Rule {
             FirewallMark::Is(mark, mask) => write!(f, " fwmark {mark:#x}/{mask:#x}")?,
             FirewallMark::IsNot(mark, mask) => write!(f, " not fwmark {mark:#x}/{mask:#x}")?,
         }
-        if self.sender == Sender::Host {
+        if self.sender == RuleOrigin::Host {
             write!(f, " iif {LOOPBACK}")?;
         }
         self.source.map_or(Ok(()), |source| write!(f, " from {source}"))?;
@@ -146,7 +146,7 @@ fn describe(rule: &Rule) -> RuleMessage {
             message.attributes.push(RuleAttribute::Goto(priority));
         }
     }
-    if rule.sender == Sender::Host {
+    if rule.sender == RuleOrigin::Host {
         message.attributes.push(RuleAttribute::Iifname(LOOPBACK.to_owned()));
     }
     if let Some(source) = rule.source {
@@ -176,7 +176,7 @@ pub(super) fn read(version: Version, answer: RouteNetlinkMessage) -> Option<Rule
     let RouteNetlinkMessage::NewRule(message) = answer else { return None };
     let (mut mark, mut mask, mut suppress) = (None, u32::MAX, None);
     let (mut source, mut destination, mut target) = (None, None, None);
-    let mut sender = Sender::Any;
+    let mut sender = RuleOrigin::Any;
     let (mut table, mut priority) = (u32::from(message.header.table), 0);
     for attribute in message.attributes {
         #[expect(
@@ -184,7 +184,7 @@ pub(super) fn read(version: Version, answer: RouteNetlinkMessage) -> Option<Rule
             reason = "the library's enum is open; the rest is not of use"
         )]
         match attribute {
-            RuleAttribute::Iifname(name) if name == LOOPBACK => sender = Sender::Host,
+            RuleAttribute::Iifname(name) if name == LOOPBACK => sender = RuleOrigin::Host,
             RuleAttribute::FwMark(value) => mark = Some(value),
             RuleAttribute::FwMask(value) => mask = value,
             RuleAttribute::Table(value) => table = value,

@@ -8,7 +8,7 @@ use super::{Error, Route, Rtnetlink, Rule};
 /// A killed process leaves rules and routes without a device behind; routes to a TUN go with the
 /// TUN. The next run's [`add_rule`](Self::add_rule) takes an equal rule over.
 #[derive(Debug)]
-pub struct Installed {
+pub struct ScopedRoutes {
     kernel: Rtnetlink,
     things: Vec<Entry>,
 }
@@ -19,7 +19,7 @@ enum Entry {
     Rule(Rule),
 }
 
-impl Installed {
+impl ScopedRoutes {
     /// An empty list, for the namespace of `kernel`.
     #[must_use]
     pub fn new(kernel: Rtnetlink) -> Self {
@@ -71,7 +71,7 @@ impl Installed {
     }
 }
 
-impl Drop for Installed {
+impl Drop for ScopedRoutes {
     fn drop(&mut self) {
         // Callers that need the error use `remove`.
         let _untold = self.take_back();

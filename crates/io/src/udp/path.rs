@@ -89,7 +89,7 @@ pub(super) fn read_path(
             (libc::SOL_UDP, libc::UDP_GRO) => {
                 let stride = integer(data).and_then(|size| u16::try_from(size).ok()).unwrap_or(0);
                 if stride > 0 && packet.len() > usize::from(stride) {
-                    packet.segments = Segments::Train { stride };
+                    packet.segments = Segments::Burst { stride };
                 }
             }
             _not_asked_for => {}

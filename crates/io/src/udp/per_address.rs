@@ -14,13 +14,13 @@ use crate::socket;
 
 /// The port of a socket for all addresses.
 #[derive(Debug)]
-pub struct Site {
+pub struct PerAddressSockets {
     socket: OwnedFd,
     local: SocketAddr,
     mark: u32,
 }
 
-impl Site {
+impl PerAddressSockets {
     pub(super) fn of(socket: OwnedFd, local: SocketAddr, mark: u32) -> Self {
         Self { socket, local, mark }
     }

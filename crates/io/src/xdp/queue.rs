@@ -285,7 +285,7 @@ impl Queue {
         done: &mut Transmitted,
     ) {
         let stride = match packet.segments {
-            Segments::Train { stride } => usize::from(stride.max(1)),
+            Segments::Burst { stride } => usize::from(stride.max(1)),
             Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => packet.len().max(1),
         };
         for piece in packet.bytes().chunks(stride) {

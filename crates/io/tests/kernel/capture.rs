@@ -2,7 +2,7 @@ use std::net::UdpSocket;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use uxfrm_io::capture::{Capture, Direction};
+use uxfrm_io::capture::{Capture, CaptureDirection};
 use uxfrm_io::{Namespace, Rtnetlink};
 
 use crate::{in_namespace, prefix};
@@ -31,7 +31,7 @@ fn capture_shows_packets_of_interface() {
             .unwrap();
         let is_udp = |bytes: &[u8]| bytes[0] == 0x45 && bytes[9] == 17;
         let frame = capture.next(Duration::from_secs(2), is_udp).unwrap().unwrap();
-        assert_eq!((&frame.bytes[28..], frame.direction), (&b"proof"[..], Direction::In));
+        assert_eq!((&frame.bytes[28..], frame.direction), (&b"proof"[..], CaptureDirection::In));
         assert_eq!(capture.next(Duration::from_millis(1), is_udp).unwrap(), None);
     });
 }

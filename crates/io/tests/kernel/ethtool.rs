@@ -1,6 +1,6 @@
 use std::os::fd::AsFd;
 
-use uxfrm_io::ethtool::{Switch, feature, switch};
+use uxfrm_io::ethtool::{FeatureState, feature, set_features};
 use uxfrm_io::{Namespace, Port, Rtnetlink, Udp, UdpOptions};
 use uxfrm_packet::{Batch, Pool, UdpPath};
 
@@ -8,19 +8,19 @@ use crate::udp::{datagrams, train};
 use crate::{in_namespace, prefix, receive_until};
 
 /// An end of the wire with an address and these features, and a socket there.
-fn settle(address: &str, super_packets: Switch, gro: Switch) -> Udp {
+fn settle(address: &str, super_packets: FeatureState, gro: FeatureState) -> Udp {
     let mut kernel = Rtnetlink::open().unwrap();
     let wire = kernel.link("wire").unwrap().index;
     kernel.add_address(wire, prefix(&format!("{address}/24"))).unwrap();
     kernel.set_up(wire).unwrap();
-    switch("wire", feature::SUPER_PACKETS, super_packets).unwrap();
-    switch("wire", feature::GRO, gro).unwrap();
+    set_features("wire", feature::SUPER_PACKETS, super_packets).unwrap();
+    set_features("wire", feature::GRO, gro).unwrap();
     Udp::open(&UdpOptions::new(format!("{address}:4500").parse().unwrap())).unwrap()
 }
 
 /// In how many buffers a train of 40 datagrams arrives at the other end of a wire with these
 /// features.
-fn buffers(super_packets: Switch, gro: Switch) -> usize {
+fn buffers(super_packets: FeatureState, gro: FeatureState) -> usize {
     let far = Namespace::new().unwrap();
     Rtnetlink::open().unwrap().add_veth("wire", "wire", far.as_fd()).unwrap();
     let mut sender = settle("192.0.2.1", super_packets, gro);
@@ -39,9 +39,9 @@ fn buffers(super_packets: Switch, gro: Switch) -> usize {
 #[test]
 fn super_packets_cross_veth_whole_or_by_gro() {
     in_namespace(|| {
-        assert_eq!(buffers(Switch::On, Switch::Off), 1, "as it was sent");
-        assert_eq!(buffers(Switch::Off, Switch::Off), 40, "cut");
-        let joined = buffers(Switch::Off, Switch::On);
+        assert_eq!(buffers(FeatureState::On, FeatureState::Off), 1, "as it was sent");
+        assert_eq!(buffers(FeatureState::Off, FeatureState::Off), 40, "cut");
+        let joined = buffers(FeatureState::Off, FeatureState::On);
         assert!(joined < 20, "cut and joined: {joined} buffers");
     });
 }

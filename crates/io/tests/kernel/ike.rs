@@ -4,7 +4,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram};
 use std::sync::mpsc::{Receiver, sync_channel};
 
-use uxfrm_io::ike::{Buffer, Datagram, Exchange};
+use uxfrm_io::ike::{Buffer, IkeDatagram, IkeExchange};
 use uxfrm_io::{Port, Udp, UdpOptions};
 use uxfrm_packet::{Batch, PacketBuf, Pool, Segments, UdpPath};
 
@@ -16,15 +16,15 @@ const GATEWAY: &str = "uxfrm/udp/4500";
 
 /// The gateway's half, and a peer on the other end of the wire.
 struct Scene {
-    exchange: Exchange,
+    exchange: IkeExchange,
     near: Udp,
-    messages: Receiver<Datagram>,
+    messages: Receiver<IkeDatagram>,
     far: Udp,
 }
 
 impl Scene {
     fn new(any: &str, far: &str) -> Self {
-        let exchange = Exchange::open(4500, 0, None).unwrap();
+        let exchange = IkeExchange::open(4500, 0, None).unwrap();
         let (daemons, messages) = sync_channel(8);
         let open = |address: &str, shared| {
             Udp::open(&UdpOptions { shared, ..UdpOptions::new(address.parse().unwrap()) }).unwrap()
@@ -36,7 +36,7 @@ impl Scene {
     /// Sends a train of these datagrams to `here`; what the engine gets of it.
     fn receive(&mut self, train: &[Vec<u8>], here: &str) -> Vec<u8> {
         let mut packet = PacketBuf::from_slice(&train.concat());
-        packet.segments = Segments::Train { stride: STRIDE };
+        packet.segments = Segments::Burst { stride: STRIDE };
         packet.udp = Some(UdpPath {
             local: self.far.local(),
             remote: here.parse().unwrap(),
@@ -132,9 +132,9 @@ fn ike_of_ipv6_finds_its_daemon_and_its_way_out() {
 #[test]
 fn ike_exchange_ignores_strangers_and_ends_when_closed() {
     in_namespace(|| {
-        let exchange = Exchange::open(4500, 0, None).unwrap();
+        let exchange = IkeExchange::open(4500, 0, None).unwrap();
         assert_eq!(
-            Exchange::open(4500, 0, None).unwrap_err().kind(),
+            IkeExchange::open(4500, 0, None).unwrap_err().kind(),
             io::ErrorKind::AddrInUse,
             "one gateway has the port"
         );

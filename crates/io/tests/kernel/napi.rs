@@ -1,7 +1,7 @@
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
-use uxfrm_io::napi::{Gathering, spans};
+use uxfrm_io::napi::{NapiDeferral, spans};
 use uxfrm_io::{Namespace, Rtnetlink, ethtool};
 
 use crate::{in_namespace, not_run};
@@ -15,20 +15,20 @@ fn napi_deferral_ends_with_last_owner() {
         let here = Namespace::current().unwrap();
         kernel.add_veth("near", "far", here.as_fd()).unwrap();
         // With GRO a veth has queues of its own.
-        ethtool::switch("near", ethtool::feature::GRO, ethtool::Switch::On).unwrap();
+        ethtool::set_features("near", ethtool::feature::GRO, ethtool::FeatureState::On).unwrap();
         let [near, far] = ["near", "far"].map(|name| kernel.link(name).unwrap().index);
         [near, far].iter().for_each(|link| kernel.set_up(*link).unwrap());
-        let mut gathering = match Gathering::start(near, SPAN) {
+        let mut gathering = match NapiDeferral::start(near, SPAN) {
             Ok(gathering) => gathering,
             Err(error) => return not_run(&format!("a kernel before Linux 6.13: {error}")),
         };
         assert_eq!(spans(near).unwrap(), [SPAN]);
         // Somebody else's wish stays.
-        drop(Gathering::start(near, SPAN * 2).unwrap());
+        drop(NapiDeferral::start(near, SPAN * 2).unwrap());
         assert_eq!(spans(near).unwrap(), [SPAN]);
-        gathering.rest();
+        gathering.restore();
         assert_eq!(spans(near).unwrap(), [Duration::ZERO]);
-        gathering.renew().unwrap();
+        gathering.reapply().unwrap();
         assert_eq!(spans(near).unwrap(), [SPAN]);
         drop(gathering);
         assert_eq!(spans(near).unwrap(), [Duration::ZERO]);
@@ -45,14 +45,14 @@ fn new_napi_queue_defers_after_renew() {
         kernel.add_veth("near", "far", here.as_fd()).unwrap();
         let [near, far] = ["near", "far"].map(|name| kernel.link(name).unwrap().index);
         [near, far].iter().for_each(|link| kernel.set_up(*link).unwrap());
-        let mut gathering = match Gathering::start(near, SPAN) {
+        let mut gathering = match NapiDeferral::start(near, SPAN) {
             Ok(gathering) => gathering,
             Err(error) => return not_run(&format!("a kernel before Linux 6.13: {error}")),
         };
         assert_eq!(spans(near).unwrap(), []);
-        ethtool::switch("near", ethtool::feature::GRO, ethtool::Switch::On).unwrap();
+        ethtool::set_features("near", ethtool::feature::GRO, ethtool::FeatureState::On).unwrap();
         assert_eq!(spans(near).unwrap(), [Duration::ZERO]);
-        gathering.renew().unwrap();
+        gathering.reapply().unwrap();
         assert_eq!(spans(near).unwrap(), [SPAN]);
     });
 }

@@ -3,8 +3,8 @@ use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use uxfrm_io::nftables::{
-    Among, Chain, Change, Condition, Error, Filter as _, Hook, Keys, Rule, Set, SetId, Table,
-    Verdict,
+    Chain, Condition, Error, Hook, PacketFilter as _, Rule, Set, SetId, SetKeys, SetLookup, Table,
+    TableChange, XdpVerdict,
 };
 use uxfrm_io::{Namespace, Nftables, Rtnetlink, netns};
 use uxfrm_packet::Version;
@@ -28,15 +28,15 @@ fn with_nftables(test: impl FnOnce() + Send) {
     });
 }
 
-fn rule(conditions: Vec<Condition>, counter: &'static str, verdict: Verdict) -> Rule {
-    Rule { conditions, among: None, counter: Some(counter), verdict }
+fn rule(conditions: Vec<Condition>, counter: &'static str, verdict: XdpVerdict) -> Rule {
+    Rule { conditions, set_lookup: None, counter: Some(counter), verdict }
 }
 
 fn table(rules: Vec<Rule>) -> Table {
     let at_input = Chain { name: "in", hook: Some(Hook::Input), rules };
     let mut more = at_input.clone();
     (more.name, more.hook, more.rules) =
-        ("more", None, vec![rule(Vec::new(), "more", Verdict::Accept)]);
+        ("more", None, vec![rule(Vec::new(), "more", XdpVerdict::Accept)]);
     let through = Chain { name: "fwd", hook: Some(Hook::Forward), rules: Vec::new() };
     let counters = vec!["hit", "all", "more"];
     let chains = vec![at_input, more, through];
@@ -114,7 +114,7 @@ fn table_is_added_replaced_and_removed() {
         assert!(!nftables.has(NAME).unwrap());
         nftables.remove(NAME).unwrap();
         assert_eq!(nftables.counts(NAME).unwrap(), []);
-        let table = table(vec![rule(vec![Condition::protocol(17)], "all", Verdict::Accept)]);
+        let table = table(vec![rule(vec![Condition::protocol(17)], "all", XdpVerdict::Accept)]);
         nftables.install(&table).unwrap();
         nftables.install(&table).unwrap();
         let counts = nftables.counts(NAME).unwrap();
@@ -147,8 +147,8 @@ fn a_refused_table_leaves_the_old_one_and_names_the_part() {
     with_nftables(|| {
         let mut nftables = Nftables::open().unwrap();
         nftables.install(&table(Vec::new())).unwrap();
-        let nowhere = rule(Vec::new(), "hit", Verdict::Jump("nowhere"));
-        let bad = table(vec![rule(Vec::new(), "all", Verdict::Accept), nowhere]);
+        let nowhere = rule(Vec::new(), "hit", XdpVerdict::Jump("nowhere"));
+        let bad = table(vec![rule(Vec::new(), "all", XdpVerdict::Accept), nowhere]);
         let error = nftables.replace_rules(&bad).unwrap_err();
         assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
         assert!(error.to_string().contains("rule 2 of chain in"), "{error}");
@@ -206,8 +206,8 @@ fn conditions_match_as_in_kernel() {
             (Condition::last_segment(prefix("fd09::1/128")), v6, false),
         ] {
             let udp_only = Condition::protocol(17);
-            let hit = rule(vec![udp_only, condition], "hit", Verdict::Accept);
-            let all = rule(vec![udp_only], "all", Verdict::Accept);
+            let hit = rule(vec![udp_only, condition], "hit", XdpVerdict::Accept);
+            let all = rule(vec![udp_only], "all", XdpVerdict::Accept);
             // What is not accepted by "hit" is by "all".
             nftables.install(&table(vec![hit, all])).unwrap();
             far.send(here(version));
@@ -225,7 +225,7 @@ fn nftables_drop_reaches_no_socket() {
         for version in [Version::V4, Version::V6] {
             let socket = UdpSocket::bind((here(version), PORT)).unwrap();
             socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-            let dropped = rule(vec![Condition::protocol(17)], "hit", Verdict::Drop);
+            let dropped = rule(vec![Condition::protocol(17)], "hit", XdpVerdict::Drop);
             nftables.install(&table(vec![dropped])).unwrap();
             far.send(here(version));
             assert_eq!(wait_for(&mut nftables, "hit", 1), 1);
@@ -248,11 +248,12 @@ fn jump_comes_back_and_goto_does_not() {
         let far = Neighbour::new();
         let mut nftables = Nftables::open().unwrap();
         let udp = vec![Condition::protocol(17)];
-        for (verdict, goes_on) in [(Verdict::Jump("more"), 1), (Verdict::Goto("more"), 0)] {
+        for (verdict, goes_on) in [(XdpVerdict::Jump("more"), 1), (XdpVerdict::Goto("more"), 0)] {
             let lead = rule(udp.clone(), "hit", verdict);
-            let behind = rule(udp.clone(), "all", Verdict::Accept);
+            let behind = rule(udp.clone(), "all", XdpVerdict::Accept);
             let mut made = table(vec![lead, behind]);
-            made.chains[1].rules = vec![rule(vec![Condition::protocol(6)], "more", Verdict::Drop)];
+            made.chains[1].rules =
+                vec![rule(vec![Condition::protocol(6)], "more", XdpVerdict::Drop)];
             nftables.install(&made).unwrap();
             let socket = UdpSocket::bind((here(Version::V4), PORT)).unwrap();
             socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
@@ -276,7 +277,7 @@ fn thousand_rules_fit_one_transaction() {
                 Condition::upper_pair(2, 80, 0xffff),
             ],
             "hit",
-            Verdict::Drop,
+            XdpVerdict::Drop,
         );
         Nftables::open().unwrap().install(&table(vec![some; 1000])).unwrap();
     });
@@ -286,7 +287,7 @@ fn thousand_rules_fit_one_transaction() {
 #[test]
 fn thousand_errors_return_the_first() {
     with_nftables(|| {
-        let nowhere = rule(Vec::new(), "hit", Verdict::Jump("nowhere"));
+        let nowhere = rule(Vec::new(), "hit", XdpVerdict::Jump("nowhere"));
         let mut nftables = Nftables::open().unwrap();
         let error = nftables.install(&table(vec![nowhere; 2000])).unwrap_err();
         assert!(error.to_string().contains("rule 1 of chain in"), "{error}");
@@ -302,26 +303,27 @@ fn single_rules_are_inserted_and_deleted() {
         let mut nftables = Nftables::open().unwrap();
         let to_port = |port, counter| {
             let conditions = vec![Condition::protocol(17), Condition::upper_pair(2, port, 0xffff)];
-            rule(conditions, counter, Verdict::Drop)
+            rule(conditions, counter, XdpVerdict::Drop)
         };
         nftables.install(&table(vec![to_port(1, "hit"), to_port(2, "hit")])).unwrap();
         let before = nftables.rules(NAME, "in").unwrap();
         assert_eq!((before.len(), nftables.rules(NAME, "more").unwrap().len()), (2, 1));
 
         let (first, middle, last) = (to_port(3, "all"), to_port(4, "all"), to_port(5, "all"));
-        let add = |rule: &Rule, before| Change::AddRule { chain: "in", before, rule: rule.clone() };
+        let add =
+            |rule: &Rule, before| TableChange::AddRule { chain: "in", before, rule: rule.clone() };
         let changes = [
             add(&middle, Some(before[1])),
             add(&first, Some(before[0])),
             add(&last, None),
-            Change::DeleteRule { chain: "in", rule: before[0] },
+            TableChange::DeleteRule { chain: "in", rule: before[0] },
         ];
         let made = nftables.change(NAME, &changes).unwrap();
         let expected = [made[1], made[0], before[1], made[2]];
         assert_eq!(nftables.rules(NAME, "in").unwrap(), expected);
 
         // Of a change that fails nothing comes true.
-        let gone = Change::DeleteRule { chain: "in", rule: before[0] };
+        let gone = TableChange::DeleteRule { chain: "in", rule: before[0] };
         nftables.change(NAME, &[add(&first, None), gone]).unwrap_err();
         assert_eq!(nftables.rules(NAME, "in").unwrap(), expected);
         assert_eq!(nftables.change(NAME, &[]).unwrap(), []);
@@ -335,11 +337,12 @@ fn three_thousand_single_rules_are_added() {
         let mut nftables = Nftables::open().unwrap();
         let to_port = |port| {
             let there = Condition::upper_pair(2, port, u16::MAX);
-            rule(vec![Condition::protocol(17), there], "hit", Verdict::Accept)
+            rule(vec![Condition::protocol(17), there], "hit", XdpVerdict::Accept)
         };
         nftables.install(&table(vec![to_port(1)])).unwrap();
         let last = nftables.rules(NAME, "in").unwrap()[0];
-        let add = |port| Change::AddRule { chain: "in", before: Some(last), rule: to_port(port) };
+        let add =
+            |port| TableChange::AddRule { chain: "in", before: Some(last), rule: to_port(port) };
         let changes: Vec<_> = (2..3002).map(add).collect();
         let mut made = nftables.change(NAME, &changes).unwrap();
         assert_eq!(made.len(), 3000);
@@ -353,11 +356,11 @@ fn asking(conditions: &[Condition]) -> (Rule, Set) {
     let pairs = conditions.iter().map(|condition| condition.question().unwrap());
     let (questions, replies): (Vec<_>, Vec<_>) = pairs.unzip();
     let key: Vec<u8> = replies.iter().flat_map(|reply| reply.as_bytes()).copied().collect();
-    let mut keys = Keys::new(key.len());
+    let mut keys = SetKeys::new(key.len());
     keys.push(&key);
     let set = SetId(7);
-    let fixed = rule(vec![Condition::protocol(17)], "hit", Verdict::Drop);
-    (Rule { among: Some(Among { questions, set }), ..fixed }, Set { id: set, keys })
+    let fixed = rule(vec![Condition::protocol(17)], "hit", XdpVerdict::Drop);
+    (Rule { set_lookup: Some(SetLookup { questions, set }), ..fixed }, Set { id: set, keys })
 }
 
 /// What a rule asks a set is what conditions would: all kinds of fields, in all widths, up to the
@@ -417,7 +420,7 @@ fn set_lookup_equals_conditions() {
             (six("fd09::/63", "fd09::2/127"), v6, false),
         ] {
             let (hit, set) = asking(&conditions);
-            let all = rule(vec![Condition::protocol(17)], "all", Verdict::Accept);
+            let all = rule(vec![Condition::protocol(17)], "all", XdpVerdict::Accept);
             nftables.install(&Table { sets: vec![set], ..table(vec![hit, all]) }).unwrap();
             far.send(here(version));
             let counter = if meets { "hit" } else { "all" };
@@ -434,8 +437,8 @@ fn set_keys_are_added_and_removed() {
         let mut nftables = Nftables::open().unwrap();
         nftables.install(&table(Vec::new())).unwrap();
         let (hit, Set { id: set, keys }) = asking(&[Condition::source(prefix("10.9.0.2/32"))]);
-        let add = Change::AddRule { chain: "in", before: None, rule: hit };
-        let made = nftables.change(NAME, &[Change::AddSet { set, length: 4 }, add]).unwrap();
+        let add = TableChange::AddRule { chain: "in", before: None, rule: hit };
+        let made = nftables.change(NAME, &[TableChange::AddSet { set, length: 4 }, add]).unwrap();
         // What is to be dropped has been counted by then; what is to come may be late on a busy
         // machine.
         let (soon, late) = (Duration::from_millis(200), Duration::from_secs(10));
@@ -447,14 +450,14 @@ fn set_keys_are_added_and_removed() {
             socket.recv(&mut [0; 16]).is_ok()
         };
         assert!(sent(&mut nftables, 0, late));
-        nftables.change(NAME, &[Change::AddKeys { set, keys: keys.clone() }]).unwrap();
+        nftables.change(NAME, &[TableChange::AddKeys { set, keys: keys.clone() }]).unwrap();
         assert!(!sent(&mut nftables, 1, soon));
-        nftables.change(NAME, &[Change::DeleteKeys { set, keys: keys.clone() }]).unwrap();
+        nftables.change(NAME, &[TableChange::DeleteKeys { set, keys: keys.clone() }]).unwrap();
         assert!(sent(&mut nftables, 1, late));
-        nftables.change(NAME, &[Change::DeleteKeys { set, keys }]).unwrap_err();
-        nftables.change(NAME, &[Change::DeleteSet { set }]).unwrap_err();
-        let gone = Change::DeleteRule { chain: "in", rule: made[0] };
-        nftables.change(NAME, &[gone, Change::DeleteSet { set }]).unwrap();
+        nftables.change(NAME, &[TableChange::DeleteKeys { set, keys }]).unwrap_err();
+        nftables.change(NAME, &[TableChange::DeleteSet { set }]).unwrap_err();
+        let gone = TableChange::DeleteRule { chain: "in", rule: made[0] };
+        nftables.change(NAME, &[gone, TableChange::DeleteSet { set }]).unwrap();
     });
 }
 
@@ -468,8 +471,8 @@ fn sets_are_replaced_with_the_rules() {
         nftables.install(&first).unwrap();
         nftables.replace_rules(&first).unwrap();
         let other = Set { id: SetId(8), keys: set.keys };
-        let among = hit.among.map(|among| Among { set: other.id, ..among });
-        let second = Table { sets: vec![other], ..table(vec![Rule { among, ..hit }]) };
+        let among = hit.set_lookup.map(|among| SetLookup { set: other.id, ..among });
+        let second = Table { sets: vec![other], ..table(vec![Rule { set_lookup, ..hit }]) };
         nftables.replace_rules(&second).unwrap();
         nftables.replace_rules(&table(Vec::new())).unwrap();
         assert_eq!(nftables.rules(NAME, "in").unwrap(), []);

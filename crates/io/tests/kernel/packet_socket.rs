@@ -1,7 +1,7 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use uxfrm_io::rtnetlink::{Change, Neighbour, Standing, Surroundings};
+use uxfrm_io::rtnetlink::{Neighbour, NeighbourState, RouteMonitor, RoutingChange};
 use uxfrm_io::{FramePort, Frames, Namespace, PacketSocket, PacketSocketOptions, Rtnetlink};
 use uxfrm_packet::ethernet::{EtherType, EthernetHeader, MacAddr};
 use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Segments};
@@ -69,7 +69,7 @@ fn packet_socket_takes_only_frames_to_device_address() {
         let mut train = PacketBuf::from_slice(plain().bytes());
         let len = train.len();
         train.append(len).unwrap().copy_from_slice(plain().bytes());
-        train.segments = Segments::Train { stride: u16::try_from(len).unwrap() };
+        train.segments = Segments::Burst { stride: u16::try_from(len).unwrap() };
         frames.push(to(far_mac, EtherType::IPV4), train);
         let sent = sender.transmit(&mut frames, &mut pool);
         assert_eq!((sent.packets, sent.refused.packets()), (5 + 5 + 2, 0));
@@ -122,12 +122,12 @@ fn used_neighbour_is_resolved() {
         let [(link, _), (_, mac)] = connected(&far);
         let address = "192.0.2.2".parse().unwrap();
         let mut kernel = Rtnetlink::open().unwrap();
-        let mut surroundings = Surroundings::open().unwrap();
+        let mut surroundings = RouteMonitor::open().unwrap();
         assert_eq!(kernel.neighbour(link, address).unwrap(), None);
         kernel.use_neighbour(link, address).unwrap();
-        let expected = Neighbour { link, address, standing: Standing::Known(mac) };
+        let expected = Neighbour { link, address, state: NeighbourState::Known(mac) };
         let deadline = Instant::now() + Duration::from_secs(5);
-        while surroundings.next_change() != Some(Change::Neighbour(expected)) {
+        while surroundings.next_change() != Some(RoutingChange::Neighbour(expected)) {
             assert!(Instant::now() < deadline, "{:?}", kernel.neighbour(link, address));
             std::thread::sleep(Duration::from_millis(1));
         }

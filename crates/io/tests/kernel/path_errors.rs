@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use uxfrm_io::{Port, Raw, RawOptions, path_errors::PathErrors};
+use uxfrm_io::{Port, Raw, RawOptions, path_errors::PathMtuErrors};
 use uxfrm_packet::{Batch, PacketBuf, Pool, Protocol, Version, checksum::Sum};
 use uxfrm_testkit::packets;
 
@@ -29,7 +29,7 @@ fn message(kind: u8, code: u8, about: IpAddr, quoted: usize) -> PacketBuf {
 #[test]
 fn only_packet_too_big_errors_are_reported() {
     in_namespace(|| {
-        let errors = PathErrors::open().unwrap();
+        let errors = PathMtuErrors::open().unwrap();
         assert_eq!(errors.descriptors().count(), 2);
         let end = |text: &str| text.parse::<IpAddr>().unwrap();
         for (version, others, wanted, cut) in [

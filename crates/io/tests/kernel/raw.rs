@@ -1,7 +1,7 @@
 use std::net::Ipv6Addr;
 use std::time::{Duration, Instant};
 
-use uxfrm_io::{Port, Raw, RawOptions, Share};
+use uxfrm_io::{FanoutShare, Port, Raw, RawOptions};
 use uxfrm_packet::{Batch, IpPacket, PacketBuf, Pool, Segments, Version};
 
 use crate::{in_namespace, receive_until, sum};
@@ -28,7 +28,7 @@ fn round_trip(version: Version, packet: fn(&[u8]) -> Vec<u8>) {
     let mut train =
         PacketBuf::from_slice(&[packet(&[1; 500]), packet(&[2; 500]), packet(&[3; 99])].concat());
     let stride = u16::try_from(packet(&[0; 500]).len()).unwrap();
-    train.segments = Segments::Train { stride };
+    train.segments = Segments::Burst { stride };
     let single = PacketBuf::from_slice(&packet(&[4; 5000]));
     let mut batch: Batch = [train, single].into_iter().collect();
     let done = port.transmit(&mut batch, &mut Pool::new());
@@ -88,7 +88,7 @@ fn oversized_or_other_version_is_refused() {
 /// Packets of 64 states, ten of each, over three ports that share them.
 fn spread(version: Version, packet: fn(&[u8]) -> Vec<u8>) {
     let open = |nth| {
-        let share = Share::new(nth, 3).unwrap();
+        let share = FanoutShare::new(nth, 3).unwrap();
         Raw::open(&RawOptions { share, ..RawOptions::new(version) }).unwrap()
     };
     let mut ports = [open(0), open(1), open(2)];

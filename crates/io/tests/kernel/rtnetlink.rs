@@ -1,6 +1,6 @@
 use uxfrm_io::rtnetlink::{
-    Error, FirewallMark, Installed, Monitor, News, Prefix, Route, RouteChange, Rule, RuleAction,
-    Sender, Via,
+    Error, FirewallMark, Monitor, MonitorResult, Prefix, Route, RouteChange, Rule, RuleAction,
+    RuleOrigin, ScopedRoutes, Via,
 };
 use uxfrm_io::{Namespace, Rtnetlink};
 use uxfrm_packet::Version;
@@ -99,7 +99,7 @@ fn routes_and_rules_are_added_found_and_removed() {
             let rule = Rule {
                 version,
                 mark: FirewallMark::IsNot(0x1234, 0xffff),
-                sender: Sender::Any,
+                sender: RuleOrigin::Any,
                 source: None,
                 destination: None,
                 action: RuleAction::Lookup(51_820),
@@ -108,7 +108,7 @@ fn routes_and_rules_are_added_found_and_removed() {
             };
             let main = Rule {
                 mark: FirewallMark::Any,
-                sender: Sender::Host,
+                sender: RuleOrigin::Host,
                 action: RuleAction::Lookup(254),
                 priority: 90,
                 suppress_prefix_length: Some(0),
@@ -183,7 +183,7 @@ fn scoped_routes_are_removed() {
         let rule = Rule {
             version: Version::V4,
             mark,
-            sender: Sender::Any,
+            sender: RuleOrigin::Any,
             source: None,
             destination: None,
             action: RuleAction::Lookup(99),
@@ -191,7 +191,7 @@ fn scoped_routes_are_removed() {
             suppress_prefix_length: None,
         };
         kernel.add_rule(&rule).unwrap();
-        let mut installed = Installed::new(Rtnetlink::open().unwrap());
+        let mut installed = ScopedRoutes::new(Rtnetlink::open().unwrap());
         for route in [route, gone] {
             installed.add_route(route).unwrap();
             assert!(matches!(installed.add_route(route), Err(Error::Exists { .. })));
@@ -246,15 +246,15 @@ fn monitor_reports_links_addresses_and_foreign_removals() {
         let mut kernel = Rtnetlink::open().unwrap();
         let monitor = Monitor::open(&kernel, [30_000, 30_001]).unwrap();
         let lo = kernel.link("lo").unwrap().index;
-        assert_eq!(monitor.take_news(lo), News::Nothing);
+        assert_eq!(monitor.take_news(lo), MonitorResult::Nothing);
         kernel.add_address(lo, prefix("192.0.2.1/32")).unwrap();
-        assert_eq!(monitor.take_news(lo), News::Changed);
+        assert_eq!(monitor.take_news(lo), MonitorResult::Changed);
         kernel.set_down(lo).unwrap();
         kernel.set_up(lo).unwrap();
-        assert_eq!(monitor.take_news(lo), News::RoutesWent);
+        assert_eq!(monitor.take_news(lo), MonitorResult::RoutesGone);
         kernel.set_down(lo).unwrap();
         kernel.set_up(lo).unwrap();
-        assert_eq!(monitor.take_news(lo + 1), News::Changed);
+        assert_eq!(monitor.take_news(lo + 1), MonitorResult::Changed);
         let mut other = Rtnetlink::open().unwrap();
         for destination in ["198.51.100.0/24", "2001:db8::/64"] {
             for table in [30_000, 30_001, 77] {
@@ -263,10 +263,11 @@ fn monitor_reports_links_addresses_and_foreign_removals() {
                     metric: Some(7),
                     ..Route::new(prefix(destination), Via::Link(lo))
                 };
-                let went = if table != 77 { News::RoutesWent } else { News::Nothing };
-                for (by, expected) in [(&mut other, went), (&mut kernel, News::Nothing)] {
+                let went =
+                    if table != 77 { MonitorResult::RoutesGone } else { MonitorResult::Nothing };
+                for (by, expected) in [(&mut other, went), (&mut kernel, MonitorResult::Nothing)] {
                     by.add_route(&route).unwrap();
-                    assert_eq!(monitor.take_news(lo), News::Nothing);
+                    assert_eq!(monitor.take_news(lo), MonitorResult::Nothing);
                     by.delete_route(&route).unwrap();
                     assert_eq!(monitor.take_news(lo), expected, "{destination} {table}");
                 }
@@ -276,7 +277,7 @@ fn monitor_reports_links_addresses_and_foreign_removals() {
             let rule = Rule {
                 version,
                 mark: FirewallMark::IsNot(7, u32::MAX),
-                sender: Sender::Any,
+                sender: RuleOrigin::Any,
                 source: None,
                 destination: None,
                 action: RuleAction::Lookup(30_000),
@@ -284,9 +285,9 @@ fn monitor_reports_links_addresses_and_foreign_removals() {
                 suppress_prefix_length: None,
             };
             other.add_rule(&rule).unwrap();
-            assert_eq!(monitor.take_news(lo), News::Nothing);
+            assert_eq!(monitor.take_news(lo), MonitorResult::Nothing);
             other.delete_rule(&rule).unwrap();
-            assert_eq!(monitor.take_news(lo), News::Changed);
+            assert_eq!(monitor.take_news(lo), MonitorResult::Changed);
         }
     });
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use uxfrm_io::rtnetlink::{Route, Via};
 use uxfrm_io::tun::{Offload, Queues};
-use uxfrm_io::{Fitted, Namespace, Port, Rtnetlink, Tun, TunOptions, Udp, UdpOptions};
+use uxfrm_io::{Namespace, Port, Rtnetlink, SegmentingPort, Tun, TunOptions, Udp, UdpOptions};
 use uxfrm_packet::{BATCH, Batch, Checksum, PacketBuf, Pool, Segments, UdpPath};
 
 use crate::{prefix, receive_until, with_tun};
@@ -23,7 +23,7 @@ fn tun(options: &TunOptions, host: u8) -> Tun {
 
 /// Hands packets from one TUN to the other until told to stop; the largest number of bytes in one
 /// buffer.
-fn shuttle(mut ends: [Fitted<Tun>; 2], stop: &AtomicBool) -> usize {
+fn shuttle(mut ends: [SegmentingPort<Tun>; 2], stop: &AtomicBool) -> usize {
     let (mut pool, mut batch, mut largest) = (Pool::new(), Batch::new(), 0);
     while !stop.load(Ordering::Relaxed) {
         let mut idle = true;
@@ -48,7 +48,8 @@ fn transfer([near, far]: [&TunOptions; 2], from: &str, to: &str) -> usize {
     let stop = AtomicBool::new(false);
     let sent: Vec<u8> = (0..1_u32 << 18).flat_map(u32::to_be_bytes).collect();
     std::thread::scope(|scope| {
-        let wire = scope.spawn(|| shuttle([Fitted::new(near), Fitted::new(other)], &stop));
+        let wire =
+            scope.spawn(|| shuttle([SegmentingPort::new(near), SegmentingPort::new(other)], &stop));
         let server = scope.spawn(|| {
             let mut got = Vec::new();
             listener.accept().unwrap().0.read_to_end(&mut got).unwrap();
@@ -118,7 +119,7 @@ fn udp_burst_crosses_tun_as_super_packet() {
                 dont_fragment: true,
             };
             let mut train = PacketBuf::from_slice(&[9; 10_500]);
-            train.segments = Segments::Train { stride: 1000 };
+            train.segments = Segments::Burst { stride: 1000 };
             train.udp = Some(path);
             let (mut pool, mut batch) = (Pool::new(), [train].into_iter().collect::<Batch>());
             assert_eq!(sender.transmit(&mut batch, &mut pool).packets, 11);
@@ -128,7 +129,7 @@ fn udp_burst_crosses_tun_as_super_packet() {
             let done = other.transmit(&mut batch, &mut pool);
             assert_eq!((done.packets, done.refused.packets()), (11, 0), "{done:?}");
             let got = receive_until(&mut receiver, |got| !got.is_empty());
-            assert_eq!((got[0].len(), got[0].segments), (10_500, Segments::Train { stride: 1000 }));
+            assert_eq!((got[0].len(), got[0].segments), (10_500, Segments::Burst { stride: 1000 }));
         }
     });
 }

@@ -21,7 +21,7 @@ pub(crate) fn train(packets: u8, last: u16, path: UdpPath) -> PacketBuf {
     let mut bytes: Vec<u8> = (0..packets).flat_map(|n| vec![n; usize::from(STRIDE)]).collect();
     bytes.truncate(bytes.len() - usize::from(STRIDE - last));
     let mut buf = PacketBuf::from_slice(&bytes);
-    buf.segments = if packets > 1 { Segments::Train { stride: STRIDE } } else { Segments::One };
+    buf.segments = if packets > 1 { Segments::Burst { stride: STRIDE } } else { Segments::One };
     buf.udp = Some(path);
     buf
 }
@@ -29,7 +29,7 @@ pub(crate) fn train(packets: u8, last: u16, path: UdpPath) -> PacketBuf {
 /// The datagrams of some buffers, trains taken apart.
 pub(crate) fn datagrams(buffers: &[PacketBuf]) -> Vec<&[u8]> {
     let pieces = |buf: &PacketBuf| match buf.segments {
-        Segments::Train { stride } => usize::from(stride),
+        Segments::Burst { stride } => usize::from(stride),
         Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => buf.len().max(1),
     };
     buffers.iter().flat_map(|buf| buf.bytes().chunks(pieces(buf))).collect()
@@ -165,7 +165,7 @@ fn emsgsize_reports_path_mtu() {
                 UdpPath { local: near.local(), remote: far.local(), tos: 0, dont_fragment: true };
             let big = |dont_fragment| {
                 let mut buf = PacketBuf::from_slice(&[1; 4200]);
-                buf.segments = Segments::Train { stride: 1400 };
+                buf.segments = Segments::Burst { stride: 1400 };
                 buf.udp = Some(UdpPath { dont_fragment, ..path });
                 buf
             };

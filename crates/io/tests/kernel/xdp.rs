@@ -2,8 +2,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use uxfrm_io::napi::Gathering;
-use uxfrm_io::xdp::{Program, ProgramOptions, Queue, Takes, Verdict, XdpError};
+use uxfrm_io::napi::NapiDeferral;
+use uxfrm_io::xdp::{FrameSelection, Program, ProgramOptions, Queue, XdpError, XdpVerdict};
 use uxfrm_io::{
     FramePort, Frames, Namespace, PacketSocket, PacketSocketOptions, Rtnetlink, Xdp, poll::Poller,
 };
@@ -31,8 +31,8 @@ pub(crate) fn connected(far: &Namespace) -> [(u32, MacAddr); 2] {
 }
 
 pub(crate) fn options((link, mac): (u32, MacAddr)) -> ProgramOptions {
-    let takes = Takes::Esp { ports: vec![4500, 4501] };
-    ProgramOptions { link, mac, mtu: 1500, takes, queues: 1 }
+    let takes = FrameSelection::Esp { ports: vec![4500, 4501] };
+    ProgramOptions { link, mac, mtu: 1500, selection: takes, queues: 1 }
 }
 
 fn open(program: &Arc<Program>, link: u32) -> Xdp {
@@ -97,7 +97,7 @@ fn sealed_packets_pass_by_the_rings_in_order() {
             let len = train.len();
             let second = esp(expected.next().unwrap());
             train.append(len).unwrap().copy_from_slice(second.bytes());
-            train.segments = Segments::Train { stride: u16::try_from(len).unwrap() };
+            train.segments = Segments::Burst { stride: u16::try_from(len).unwrap() };
             frames.push(header, train);
             expected.by_ref().take(20).for_each(|number| frames.push(header, esp(number)));
             let sent = sender.transmit(&mut frames, &mut pool);
@@ -221,34 +221,34 @@ fn xdp_esp_program_takes_only_esp_to_device() {
             packet
         };
         for (packet, ether_type, expected) in [
-            (esp(1), v4, Verdict::Socket),
-            (over_v6("[2001:db8::2]:9"), v6, Verdict::Socket),
-            (in_udp("192.0.2.2:4500", [0, 0, 0, 1]), v4, Verdict::Socket),
-            (in_udp("192.0.2.2:4501", [1; 4]), v4, Verdict::Socket),
-            (in_udp("[2001:db8::2]:4500", [0, 0, 0, 1]), v6, Verdict::Socket),
+            (esp(1), v4, XdpVerdict::Socket),
+            (over_v6("[2001:db8::2]:9"), v6, XdpVerdict::Socket),
+            (in_udp("192.0.2.2:4500", [0, 0, 0, 1]), v4, XdpVerdict::Socket),
+            (in_udp("192.0.2.2:4501", [1; 4]), v4, XdpVerdict::Socket),
+            (in_udp("[2001:db8::2]:4500", [0, 0, 0, 1]), v6, XdpVerdict::Socket),
             // IKE behind its marker, another port, plain.
-            (in_udp("192.0.2.2:4500", [0; 4]), v4, Verdict::Kernel),
-            (in_udp("[2001:db8::2]:4500", [0; 4]), v6, Verdict::Kernel),
-            (in_udp("192.0.2.2:4502", [1; 4]), v4, Verdict::Kernel),
-            (in_udp("[2001:db8::2]:500", [1; 4]), v6, Verdict::Kernel),
+            (in_udp("192.0.2.2:4500", [0; 4]), v4, XdpVerdict::Kernel),
+            (in_udp("[2001:db8::2]:4500", [0; 4]), v6, XdpVerdict::Kernel),
+            (in_udp("192.0.2.2:4502", [1; 4]), v4, XdpVerdict::Kernel),
+            (in_udp("[2001:db8::2]:500", [1; 4]), v6, XdpVerdict::Kernel),
             (
                 packets::tcp_super("192.0.2.1:4500", "192.0.2.2:4500", &[7; 9], 9),
                 v4,
-                Verdict::Kernel,
+                XdpVerdict::Kernel,
             ),
             // To a group, or to neighbours only.
-            (changed(16, 224), v4, Verdict::Kernel),
-            (over_v6("[ff02::1]:9"), v6, Verdict::Kernel),
-            (over_v6("[fe80::1]:9"), v6, Verdict::Kernel),
-            (over_v6("[fec0::1]:9"), v6, Verdict::Socket),
+            (changed(16, 224), v4, XdpVerdict::Kernel),
+            (over_v6("[ff02::1]:9"), v6, XdpVerdict::Kernel),
+            (over_v6("[fe80::1]:9"), v6, XdpVerdict::Kernel),
+            (over_v6("[fec0::1]:9"), v6, XdpVerdict::Socket),
             // Options, a fragment, another fragment.
-            (changed(0, 0x46), v4, Verdict::Kernel),
-            (changed(6, 0x20), v4, Verdict::Kernel),
-            (changed(7, 1), v4, Verdict::Kernel),
-            (changed(6, 0x40), v4, Verdict::Socket),
+            (changed(0, 0x46), v4, XdpVerdict::Kernel),
+            (changed(6, 0x20), v4, XdpVerdict::Kernel),
+            (changed(7, 1), v4, XdpVerdict::Kernel),
+            (changed(6, 0x40), v4, XdpVerdict::Socket),
             // Another type of frame.
-            (esp(1), EtherType::ARP, Verdict::Kernel),
-            (esp(1), EtherType::VLAN, Verdict::Kernel),
+            (esp(1), EtherType::ARP, XdpVerdict::Kernel),
+            (esp(1), EtherType::VLAN, XdpVerdict::Kernel),
         ] {
             let bytes = framed(near.1, ether_type, &packet);
             assert_eq!(verdict(&bytes), expected, "{ether_type:?} {packet:?} {:?}", packet.bytes());
@@ -259,22 +259,22 @@ fn xdp_esp_program_takes_only_esp_to_device() {
             let packet = PacketBuf::from_slice(&[&tag[..], esp(1).bytes()].concat());
             framed(destination, EtherType::VLAN, &packet)
         };
-        assert_eq!(verdict(&tagged(near.1, [0xf0, 0, 8, 0])), Verdict::Socket);
-        assert_eq!(verdict(&tagged(near.1, [0xe0, 1, 8, 0])), Verdict::Kernel);
-        assert_eq!(verdict(&tagged(near.1, [0, 0, 0x81, 0])), Verdict::Kernel);
-        assert_eq!(verdict(&tagged(MacAddr([2; 6]), [0, 0, 8, 0])), Verdict::Kernel);
-        assert_eq!(verdict(&tagged(near.1, [0, 0, 8, 0])[..37]), Verdict::Kernel);
+        assert_eq!(verdict(&tagged(near.1, [0xf0, 0, 8, 0])), XdpVerdict::Socket);
+        assert_eq!(verdict(&tagged(near.1, [0xe0, 1, 8, 0])), XdpVerdict::Kernel);
+        assert_eq!(verdict(&tagged(near.1, [0, 0, 0x81, 0])), XdpVerdict::Kernel);
+        assert_eq!(verdict(&tagged(MacAddr([2; 6]), [0, 0, 8, 0])), XdpVerdict::Kernel);
+        assert_eq!(verdict(&tagged(near.1, [0, 0, 8, 0])[..37]), XdpVerdict::Kernel);
         for destination in [MacAddr([2; 6]), MacAddr([0xff; 6])] {
-            assert_eq!(verdict(&framed(destination, v4, &esp(1))), Verdict::Kernel);
+            assert_eq!(verdict(&framed(destination, v4, &esp(1))), XdpVerdict::Kernel);
         }
         let whole = framed(near.1, v4, &esp(1));
-        assert_eq!(verdict(&whole[..34]), Verdict::Socket);
-        assert_eq!(verdict(&whole[..33]), Verdict::Kernel);
+        assert_eq!(verdict(&whole[..34]), XdpVerdict::Socket);
+        assert_eq!(verdict(&whole[..33]), XdpVerdict::Kernel);
         // A datagram that says to be longer than its packet is, or too short for a marker.
         for length in [[0, 200], [0, 11]] {
             let mut packet = in_udp("192.0.2.2:4500", [1; 4]);
             packet.bytes_mut()[24..26].copy_from_slice(&length);
-            assert_eq!(verdict(&framed(near.1, v4, &packet)), Verdict::Kernel);
+            assert_eq!(verdict(&framed(near.1, v4, &packet)), XdpVerdict::Kernel);
         }
     });
 }
@@ -286,13 +286,14 @@ fn xdp_own_esp_program_takes_only_host_esp() {
     in_namespace(|| {
         let far = Namespace::new().unwrap();
         let [near, _there] = connected(&far);
-        let takes = Takes::OwnEsp;
-        let program = Program::attach(ProgramOptions { takes, ..options(near) }).unwrap();
+        let takes = FrameSelection::OwnEsp;
+        let program =
+            Program::attach(ProgramOptions { selection: takes, ..options(near) }).unwrap();
         let _queue = Queue::open(&program, 0).unwrap();
         let [v4, v6, other] =
             ["192.0.2.2", "2001:db8::2", "192.0.2.9"].map(|own| own.parse().unwrap());
         let link_local = "fe80::2".parse().unwrap();
-        program.know_host(&[v4, v6, link_local]).unwrap();
+        program.set_host_addresses(&[v4, v6, link_local]).unwrap();
         let to = |destination: &str, change: fn(&mut [u8])| {
             let is_v6 = destination.starts_with('[');
             let source = if is_v6 { "[2001:db8::1]:1" } else { "192.0.2.1:1" };
@@ -305,30 +306,30 @@ fn xdp_own_esp_program_takes_only_host_esp() {
             program.verdict(&[header.as_bytes(), packet.bytes()].concat()).unwrap()
         };
         for (destination, change, expected) in [
-            ("192.0.2.2:2", (|_| {}) as fn(&mut [u8]), Verdict::Socket),
-            ("[2001:db8::2]:2", |_| {}, Verdict::Socket),
+            ("192.0.2.2:2", (|_| {}) as fn(&mut [u8]), XdpVerdict::Socket),
+            ("[2001:db8::2]:2", |_| {}, XdpVerdict::Socket),
             // To others: the kernel forwards it.
-            ("192.0.2.9:2", |_| {}, Verdict::Kernel),
-            ("[2001:db8::9]:2", |_| {}, Verdict::Kernel),
-            ("224.0.0.1:2", |_| {}, Verdict::Kernel),
-            ("[fe80::2]:2", |_| {}, Verdict::Kernel),
+            ("192.0.2.9:2", |_| {}, XdpVerdict::Kernel),
+            ("[2001:db8::9]:2", |_| {}, XdpVerdict::Kernel),
+            ("224.0.0.1:2", |_| {}, XdpVerdict::Kernel),
+            ("[fe80::2]:2", |_| {}, XdpVerdict::Kernel),
             // No ESP; options; fragments, which the kernel puts together.
-            ("192.0.2.2:4500", |packet| packet[9] = Protocol::UDP.0, Verdict::Kernel),
-            ("[2001:db8::2]:4500", |packet| packet[6] = Protocol::UDP.0, Verdict::Kernel),
-            ("192.0.2.2:2", |packet| packet[0] = 0x46, Verdict::Kernel),
-            ("192.0.2.2:2", |packet| packet[6] = 0x20, Verdict::Kernel),
-            ("192.0.2.2:2", |packet| packet[7] = 1, Verdict::Kernel),
+            ("192.0.2.2:4500", |packet| packet[9] = Protocol::UDP.0, XdpVerdict::Kernel),
+            ("[2001:db8::2]:4500", |packet| packet[6] = Protocol::UDP.0, XdpVerdict::Kernel),
+            ("192.0.2.2:2", |packet| packet[0] = 0x46, XdpVerdict::Kernel),
+            ("192.0.2.2:2", |packet| packet[6] = 0x20, XdpVerdict::Kernel),
+            ("192.0.2.2:2", |packet| packet[7] = 1, XdpVerdict::Kernel),
         ] {
             assert_eq!(to(destination, change), expected, "{destination}");
         }
-        program.know_host(&[v6, other]).unwrap();
-        assert_eq!(to("192.0.2.2:2", |_| {}), Verdict::Kernel);
-        assert_eq!(to("192.0.2.9:2", |_| {}), Verdict::Socket);
-        assert_eq!(to("[2001:db8::2]:2", |_| {}), Verdict::Socket);
+        program.set_host_addresses(&[v6, other]).unwrap();
+        assert_eq!(to("192.0.2.2:2", |_| {}), XdpVerdict::Kernel);
+        assert_eq!(to("192.0.2.9:2", |_| {}), XdpVerdict::Socket);
+        assert_eq!(to("[2001:db8::2]:2", |_| {}), XdpVerdict::Socket);
         // One that two devices had, and that is nobody's any more; one behind it goes all the same.
-        program.know_host(&[]).unwrap();
-        assert_eq!(to("192.0.2.9:2", |_| {}), Verdict::Kernel);
-        assert_eq!(to("[2001:db8::2]:2", |_| {}), Verdict::Kernel);
+        program.set_host_addresses(&[]).unwrap();
+        assert_eq!(to("192.0.2.9:2", |_| {}), XdpVerdict::Kernel);
+        assert_eq!(to("[2001:db8::2]:2", |_| {}), XdpVerdict::Kernel);
     });
 }
 
@@ -352,8 +353,8 @@ fn frames_above_initial_mtu_go_to_kernel() {
         };
         // 2048 bytes, of which 256 are the kernel's.
         let headers = 14 + 20 + 8;
-        assert_eq!(verdict(2048 - 256 - headers), Verdict::Socket);
-        assert_eq!(verdict(2048 - 256 - headers + 1), Verdict::Kernel);
+        assert_eq!(verdict(2048 - 256 - headers), XdpVerdict::Socket);
+        assert_eq!(verdict(2048 - 256 - headers + 1), XdpVerdict::Kernel);
         let mut kernel = Rtnetlink::open().unwrap();
         kernel.set_mtu(near.0, 3000).unwrap();
         let mut receiver = far
@@ -427,7 +428,7 @@ fn frames_find_room(size: usize) {
             .enter(|| {
                 let program = Program::attach(options(there)).unwrap();
                 let receiver = Queue::open(&program, 0).unwrap();
-                (receiver, Gathering::start(there.0, Duration::from_millis(2)))
+                (receiver, NapiDeferral::start(there.0, Duration::from_millis(2)))
             })
             .unwrap();
         let _gathering = match gathering {
@@ -472,11 +473,14 @@ fn forwarded_packets_come_by_ring() {
     in_namespace(|| {
         let far = Namespace::new().unwrap();
         let [near, there] = connected(&far);
-        let program =
-            Program::attach(ProgramOptions { takes: Takes::Passing, ..options(near) }).unwrap();
+        let program = Program::attach(ProgramOptions {
+            selection: FrameSelection::Forwarded,
+            ..options(near)
+        })
+        .unwrap();
         let [v4, v6, other] =
             ["192.0.2.1", "2001:db8::1", "192.0.2.9"].map(|own| own.parse().unwrap());
-        program.know_host(&[v4, v6]).unwrap();
+        program.set_host_addresses(&[v4, v6]).unwrap();
         let mut bystander = PacketSocket::open(&PacketSocketOptions::new(near.0)).unwrap();
         let mut receiver = open(&program, near.0);
         let mut sender =
@@ -495,23 +499,23 @@ fn forwarded_packets_come_by_ring() {
             packets::udp(source, destination, b"passing")
         };
         for (packet, expected) in [
-            (to("192.0.2.9:9"), Verdict::Socket),
-            (to("[2001:db8::9]:9"), Verdict::Socket),
-            (to("192.0.2.1:9"), Verdict::Kernel),
-            (to("[2001:db8::1]:9"), Verdict::Kernel),
-            (to("224.0.0.1:9"), Verdict::Kernel),
-            (to("255.255.255.255:9"), Verdict::Kernel),
-            (to("[ff02::1]:9"), Verdict::Kernel),
-            (to("[fe80::9]:9"), Verdict::Kernel),
-            (packets::udp("[fe80::9]:9", "[2001:db8::9]:9", b"near"), Verdict::Kernel),
-            (packets::tcp("192.0.2.5:5", "192.0.2.9:9", 1, b"passing"), Verdict::Socket),
+            (to("192.0.2.9:9"), XdpVerdict::Socket),
+            (to("[2001:db8::9]:9"), XdpVerdict::Socket),
+            (to("192.0.2.1:9"), XdpVerdict::Kernel),
+            (to("[2001:db8::1]:9"), XdpVerdict::Kernel),
+            (to("224.0.0.1:9"), XdpVerdict::Kernel),
+            (to("255.255.255.255:9"), XdpVerdict::Kernel),
+            (to("[ff02::1]:9"), XdpVerdict::Kernel),
+            (to("[fe80::9]:9"), XdpVerdict::Kernel),
+            (packets::udp("[fe80::9]:9", "[2001:db8::9]:9", b"near"), XdpVerdict::Kernel),
+            (packets::tcp("192.0.2.5:5", "192.0.2.9:9", 1, b"passing"), XdpVerdict::Socket),
         ] {
             assert_eq!(verdict(&packet), expected, "{:?}", packet.bytes());
         }
-        program.know_host(&[v6, other]).unwrap();
-        assert_eq!(verdict(&to("192.0.2.1:9")), Verdict::Socket);
-        assert_eq!(verdict(&to("192.0.2.9:9")), Verdict::Kernel);
-        assert_eq!(verdict(&to("[2001:db8::1]:9")), Verdict::Kernel);
+        program.set_host_addresses(&[v6, other]).unwrap();
+        assert_eq!(verdict(&to("192.0.2.1:9")), XdpVerdict::Socket);
+        assert_eq!(verdict(&to("192.0.2.9:9")), XdpVerdict::Kernel);
+        assert_eq!(verdict(&to("[2001:db8::1]:9")), XdpVerdict::Kernel);
 
         let (mut pool, mut frames) = (Pool::new(), Frames::new());
         let whole = to("192.0.2.7:7");

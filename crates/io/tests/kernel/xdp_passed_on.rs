@@ -4,9 +4,9 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use uxfrm_io::napi::Gathering;
+use uxfrm_io::napi::NapiDeferral;
 use uxfrm_io::xdp::{
-    Program, ProgramOptions, ProgramParts, Queue, QueueParts, Takes, Verdict, XdpError,
+    FrameSelection, Program, ProgramOptions, ProgramParts, Queue, QueueParts, XdpError, XdpVerdict,
 };
 use uxfrm_io::{FramePort, Frames, Namespace};
 use uxfrm_packet::ethernet::{EtherType, EthernetHeader};
@@ -59,7 +59,7 @@ fn handed_over_rings_lose_and_duplicate_no_frame() {
             .enter(|| {
                 let program = Program::attach(theirs.clone()).unwrap();
                 let receiver = Queue::open(&program, 0).unwrap();
-                (program, receiver, Gathering::start(there.0, Duration::from_millis(2)))
+                (program, receiver, NapiDeferral::start(there.0, Duration::from_millis(2)))
             })
             .unwrap();
         if gathering.is_err() {
@@ -133,13 +133,13 @@ fn replaced_xdp_program_has_only_its_own_host_addresses() {
     in_namespace(|| {
         let far = Namespace::new().unwrap();
         let [near, there] = connected(&far);
-        let own_esp = ProgramOptions { takes: Takes::OwnEsp, ..options(near) };
+        let own_esp = ProgramOptions { selection: FrameSelection::OwnEsp, ..options(near) };
         let before = Program::attach(own_esp.clone()).unwrap();
         let queue = Queue::open(&before, 0).unwrap();
         let [gone, stays] = ["192.0.2.2", "192.0.2.9"].map(|own| own.parse().unwrap());
-        before.know_host(&[gone, stays]).unwrap();
+        before.set_host_addresses(&[gone, stays]).unwrap();
         let next = program_of(&before, own_esp);
-        next.know_host(&[stays]).unwrap();
+        next.set_host_addresses(&[stays]).unwrap();
         let _queue = queue_of(&queue, &next).unwrap();
         next.put_in_place().unwrap();
         drop((before, queue));
@@ -150,7 +150,7 @@ fn replaced_xdp_program_has_only_its_own_host_addresses() {
             packet.bytes_mut()[19] = last;
             next.verdict(&[header.as_bytes(), packet.bytes()].concat()).unwrap()
         };
-        assert_eq!((verdict(2), verdict(9)), (Verdict::Kernel, Verdict::Socket));
+        assert_eq!((verdict(2), verdict(9)), (XdpVerdict::Kernel, XdpVerdict::Socket));
         assert!(Program::attach(options(near)).is_err(), "it is at the device");
     });
 }

@@ -1,22 +1,22 @@
-use uxfrm_netlink::Counts;
+use uxfrm_netlink::NamedCounters;
 
 use super::*;
-use crate::wire::Statistics;
-use crate::{Command, Fou, Link, command, json, wire};
+use crate::wire::LinkStatistics;
+use crate::{FouAction, LinkAction, TunnelCommand, command, json, wire};
 
-fn read(line: &str) -> Command {
+fn read(line: &str) -> TunnelCommand {
     command(&line.split_whitespace().collect::<Vec<_>>()).unwrap()
 }
 
 fn attributes(line: &str) -> PortAttributes {
-    let Command::Fou(Fou::Add(port)) = read(line) else { panic!("{line}") };
-    let port = uxfrm_tunnel::Port::of(&port.request).unwrap();
+    let TunnelCommand::Fou(FouAction::Add(port)) = read(line) else { panic!("{line}") };
+    let port = uxfrm_tunnel::DecapPort::of(&port.request).unwrap();
     wire::port_attributes(&port.request())
 }
 
-fn shown(line: &str) -> Shown {
-    let Command::Link(Link::Add(link)) = read(line) else { panic!("{line}") };
-    Shown {
+fn shown(line: &str) -> TunnelInfo {
+    let TunnelCommand::Link(LinkAction::Add(link)) = read(line) else { panic!("{line}") };
+    TunnelInfo {
         index: 4,
         name: link.name,
         flags: 0x1_10d1,
@@ -31,12 +31,12 @@ fn shown(line: &str) -> Shown {
             ("num_tx_queues", 1),
         ],
         config: link.config,
-        statistics: Statistics::default(),
+        statistics: LinkStatistics::default(),
     }
 }
 
 fn info(line: &str) -> String {
-    link(&shown(line), Counted::No).lines().nth(2).unwrap().trim_end().to_owned()
+    link(&shown(line), ShowCounters::No).lines().nth(2).unwrap().trim_end().to_owned()
 }
 
 #[test]
@@ -53,11 +53,11 @@ fn port_list_is_iproute2s() {
         ("fou add port 1 gue -6 noudp6zerocsumrx", "port 1 gue -6 noudp6zerocsumrx\n"),
         ("fou add port 1 gue -6 udp6zerocsumrx", "port 1 gue -6\n"),
     ] {
-        assert_eq!(port(&attributes(line), Counted::Yes, |_| String::new()), text, "{line}");
+        assert_eq!(port(&attributes(line), ShowCounters::Yes, |_| String::new()), text, "{line}");
     }
     let mut on_device = attributes("fou add port 5 gue local 10.0.0.1");
     on_device.ifindex = Some(3);
-    let text = port(&on_device, Counted::No, |index| format!("eth{index}"));
+    let text = port(&on_device, ShowCounters::No, |index| format!("eth{index}"));
     assert_eq!(text, "port 5 gue local 10.0.0.1 dev eth3\n");
 }
 
@@ -66,14 +66,14 @@ fn port_counters_are_printed_behind_the_port() {
     let mut counted = attributes("fou add port 5 gue");
     let counts = [("packets", 12), ("bytes", 12_345_678_901), ("tunnel_in_gue_control", 2)];
     let counts = counts.map(|(name, count)| (name.to_owned(), count)).to_vec();
-    counted.statistics = Some(Counts(counts));
-    let text = port(&counted, Counted::Yes, |_| String::new());
+    counted.statistics = Some(NamedCounters(counts));
+    let text = port(&counted, ShowCounters::Yes, |_| String::new());
     assert_eq!(
         text,
         "port 5 gue\n    RX:   bytes packets dropped           \n    12345678901      12       2 \n    drops: tunnel_in_gue_control 2\n"
     );
-    assert_eq!(port(&counted, Counted::No, |_| String::new()), "port 5 gue\n");
-    let json = json::port(&counted, Counted::Yes, |_| String::new());
+    assert_eq!(port(&counted, ShowCounters::No, |_| String::new()), "port 5 gue\n");
+    let json = json::port(&counted, ShowCounters::Yes, |_| String::new());
     assert_eq!(
         serde_json::to_string(&json).unwrap(),
         r#"{"port":5,"gue":null,"family":"inet","stats":{"rx":{"bytes":12345678901,"packets":12,"dropped":2}},"drops":{"tunnel_in_gue_control":2}}"#
@@ -89,20 +89,20 @@ fn tunnel_text_is_iproute2s() {
                 link/ipip 10.0.0.1 peer 10.0.0.2 promiscuity 0  allmulti 0 minmtu 68 maxmtu 65535 \n    \
                 ipip any remote 10.0.0.2 local 10.0.0.1 ttl 225 pmtudisc encap fou encap-sport auto encap-dport 5555 \
                 noencap-csum noencap-csum6 noencap-remcsum numtxqueues 1 \n";
-    assert_eq!(link(&tunnel, Counted::No), head);
-    tunnel.statistics = Statistics {
+    assert_eq!(link(&tunnel, ShowCounters::No), head);
+    tunnel.statistics = LinkStatistics {
         received: (7, 34_352_221_717),
         sent: (3, 400),
         sent_dropped: 5,
         collisions: 4,
-        drops: Counts(vec![("tunnel_out_recursion".to_owned(), 4)]),
-        ..Statistics::default()
+        drops: NamedCounters(vec![("tunnel_out_recursion".to_owned(), 4)]),
+        ..LinkStatistics::default()
     };
     let counters = "    RX:   bytes packets errors dropped  missed   mcast           \n    34352221717       7      0       0       0       0 \n    \
                     TX:   bytes packets errors dropped carrier collsns           \n            400       3      0       5       0       4 \n    \
                     drops: tunnel_out_recursion 4\n";
-    assert_eq!(link(&tunnel, Counted::Yes), format!("{head}{counters}"));
-    let json = serde_json::to_string(&json::link(&tunnel, Counted::Yes)).unwrap();
+    assert_eq!(link(&tunnel, ShowCounters::Yes), format!("{head}{counters}"));
+    let json = serde_json::to_string(&json::link(&tunnel, ShowCounters::Yes)).unwrap();
     let parsed: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(parsed["linkinfo"]["info_data"]["encap"]["dport"], 5555);
     assert_eq!(parsed["stats64"]["tx"]["collisions"], 4);

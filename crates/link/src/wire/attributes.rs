@@ -1,6 +1,6 @@
 //! Attribute values of a request, with the kernel's error for those that are too short.
 
-use uxfrm_netlink::Refusal;
+use uxfrm_netlink::NetlinkError;
 use uxfrm_netlink_wire::AttributeTable;
 
 /// `ERANGE`
@@ -23,26 +23,26 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// `ERANGE` when it is shorter.
-    pub(super) fn bytes<const N: usize>(&self, kind: u16) -> Result<Option<[u8; N]>, Refusal> {
+    pub(super) fn bytes<const N: usize>(&self, kind: u16) -> Result<Option<[u8; N]>, NetlinkError> {
         let Some(value) = self.value(kind) else { return Ok(None) };
-        let short = || Refusal::new(ERANGE, "Attribute failed policy validation");
+        let short = || NetlinkError::new(ERANGE, "Attribute failed policy validation");
         value.first_chunk().copied().map(Some).ok_or_else(short)
     }
 
-    pub(super) fn byte(&self, kind: u16) -> Result<Option<u8>, Refusal> {
+    pub(super) fn byte(&self, kind: u16) -> Result<Option<u8>, NetlinkError> {
         Ok(self.bytes(kind)?.map(|[byte]| byte))
     }
 
-    pub(super) fn half(&self, kind: u16) -> Result<Option<u16>, Refusal> {
+    pub(super) fn half(&self, kind: u16) -> Result<Option<u16>, NetlinkError> {
         Ok(self.bytes(kind)?.map(u16::from_ne_bytes))
     }
 
     /// A number in network byte order.
-    pub(super) fn port(&self, kind: u16) -> Result<Option<u16>, Refusal> {
+    pub(super) fn port(&self, kind: u16) -> Result<Option<u16>, NetlinkError> {
         Ok(self.bytes(kind)?.map(u16::from_be_bytes))
     }
 
-    pub(super) fn word(&self, kind: u16) -> Result<Option<u32>, Refusal> {
+    pub(super) fn word(&self, kind: u16) -> Result<Option<u32>, NetlinkError> {
         Ok(self.bytes(kind)?.map(u32::from_ne_bytes))
     }
 

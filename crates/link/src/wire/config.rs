@@ -4,14 +4,14 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU16;
 
-use uxfrm_netlink::Refusal;
+use uxfrm_netlink::NetlinkError;
 use uxfrm_netlink_wire::AttributeWriter;
 use uxfrm_packet::Version;
 use uxfrm_tunnel::config::{
-    Carries, Field, FlowLabel, Framing, Gre, InnerDf, Octet, PathMtuDiscovery, RemoteOffload,
-    SourcePort, UdpChecksum, UdpEncap,
+    CarriedVersions, FlowLabel, GreField, GreOptions, HeaderByte, InnerDf, PathMtuDiscovery,
+    RemoteOffload, SourcePort, UdpChecksum, UdpEncap, UdpFraming,
 };
-use uxfrm_tunnel::{Config, Kind, SixRd};
+use uxfrm_tunnel::{SixRd, TunnelConfig, TunnelKind};
 
 use super::attributes::Reader;
 
@@ -80,19 +80,19 @@ const REMOTE: u16 = 4;
 /// What the TOS attribute of a tunnel over IPv4 says for "the inner header's".
 const INHERIT: u8 = 1;
 
-const fn numbers(kind: Kind) -> &'static Numbers {
+const fn numbers(kind: TunnelKind) -> &'static Numbers {
     if kind.is_gre() { &GRE } else { &IP }
 }
 
 /// Writes all that is said of a tunnel.
-pub(super) fn encode(config: &Config, out: &mut AttributeWriter<'_>) {
+pub(super) fn encode(config: &TunnelConfig, out: &mut AttributeWriter<'_>) {
     let numbers = numbers(config.kind);
     for (number, end) in [(numbers.local, config.local), (numbers.remote, config.remote)] {
         out.address(number, end);
     }
     let ttl = match config.ttl {
-        Octet::Inherit => 0,
-        Octet::Fixed(ttl) => ttl,
+        HeaderByte::Inherit => 0,
+        HeaderByte::Fixed(ttl) => ttl,
     };
     out.bytes(numbers.ttl, &[ttl]);
     match config.kind.outer() {
@@ -111,14 +111,14 @@ pub(super) fn encode(config: &Config, out: &mut AttributeWriter<'_>) {
     encode_encap(config.udp, numbers, out);
 }
 
-fn encode_v4(config: &Config, numbers: &Numbers, out: &mut AttributeWriter<'_>) {
+fn encode_v4(config: &TunnelConfig, numbers: &Numbers, out: &mut AttributeWriter<'_>) {
     let tos = match config.tos {
-        Octet::Inherit => INHERIT,
-        Octet::Fixed(tos) => tos,
+        HeaderByte::Inherit => INHERIT,
+        HeaderByte::Fixed(tos) => tos,
     };
     out.bytes(numbers.tos, &[tos]);
     out.bytes(numbers.path_mtu, &[u8::from(config.path_mtu == PathMtuDiscovery::On)]);
-    if config.kind == Kind::Sit {
+    if config.kind == TunnelKind::Sit {
         let [prefix, relay, prefix_len, relay_len] = SIX_RD;
         let (ours, providers) = (config.six_rd.prefix(), config.six_rd.relay());
         out.bytes(prefix, &ours.0.octets());
@@ -128,14 +128,14 @@ fn encode_v4(config: &Config, numbers: &Numbers, out: &mut AttributeWriter<'_>) 
     }
 }
 
-fn encode_v6(config: &Config, numbers: &Numbers, out: &mut AttributeWriter<'_>) {
+fn encode_v6(config: &TunnelConfig, numbers: &Numbers, out: &mut AttributeWriter<'_>) {
     let mut flags = 0;
     let class = match config.tos {
-        Octet::Inherit => {
+        HeaderByte::Inherit => {
             flags |= SAME_CLASS;
             0
         }
-        Octet::Fixed(class) => class,
+        HeaderByte::Fixed(class) => class,
     };
     let label = match config.flow_label {
         FlowLabel::Auto => 0,
@@ -159,8 +159,8 @@ fn encode_encap(udp: Option<UdpEncap>, numbers: &Numbers, out: &mut AttributeWri
         None => [0; 4],
         Some(udp) => [
             match udp.framing {
-                Framing::Fou => 1_u16.to_ne_bytes(),
-                Framing::Gue => 2_u16.to_ne_bytes(),
+                UdpFraming::Fou => 1_u16.to_ne_bytes(),
+                UdpFraming::Gue => 2_u16.to_ne_bytes(),
             },
             (bit(udp.checksum4 == UdpChecksum::Computed, SUMMED4)
                 | bit(udp.checksum6 == UdpChecksum::Computed, SUMMED6)
@@ -183,23 +183,23 @@ fn encode_encap(udp: Option<UdpEncap>, numbers: &Numbers, out: &mut AttributeWri
 ///
 /// # Errors
 /// What [`uxfrm_tunnel`] or the kernel has no such thing for.
-pub(super) fn decode(kind: Kind, bytes: &[u8]) -> Result<Config, Refusal> {
+pub(super) fn decode(kind: TunnelKind, bytes: &[u8]) -> Result<TunnelConfig, NetlinkError> {
     let (numbers, found) = (numbers(kind), Reader::of(bytes));
     if found.value(numbers.external).is_some() {
-        return Err(Refusal::not_yet("external tunnels are not supported by uxfrm"));
+        return Err(NetlinkError::not_yet("external tunnels are not supported by uxfrm"));
     }
-    let any = Config::any(kind.outer());
-    let end = |number| -> Result<IpAddr, Refusal> {
+    let any = TunnelConfig::any(kind.outer());
+    let end = |number| -> Result<IpAddr, NetlinkError> {
         Ok(match kind.outer() {
             Version::V4 => found.bytes::<4>(number)?.map(IpAddr::from),
             Version::V6 => found.bytes::<16>(number)?.map(IpAddr::from),
         }
         .unwrap_or(any))
     };
-    let mut config = Config::new(kind, end(numbers.local)?, end(numbers.remote)?);
+    let mut config = TunnelConfig::new(kind, end(numbers.local)?, end(numbers.remote)?);
     config.ttl = match found.byte(numbers.ttl)? {
-        None | Some(0) => Octet::Inherit,
-        Some(ttl) => Octet::Fixed(ttl),
+        None | Some(0) => HeaderByte::Inherit,
+        Some(ttl) => HeaderByte::Fixed(ttl),
     };
     match kind.outer() {
         Version::V4 => decode_v4(&mut config, numbers, &found)?,
@@ -221,35 +221,43 @@ pub(super) fn decode(kind: Kind, bytes: &[u8]) -> Result<Config, Refusal> {
     Ok(config)
 }
 
-fn decode_v4(config: &mut Config, numbers: &Numbers, found: &Reader<'_>) -> Result<(), Refusal> {
+fn decode_v4(
+    config: &mut TunnelConfig,
+    numbers: &Numbers,
+    found: &Reader<'_>,
+) -> Result<(), NetlinkError> {
     match found.byte(numbers.tos)? {
         None => {}
-        Some(INHERIT) => config.tos = Octet::Inherit,
-        Some(tos) => config.tos = Octet::Fixed(tos),
+        Some(INHERIT) => config.tos = HeaderByte::Inherit,
+        Some(tos) => config.tos = HeaderByte::Fixed(tos),
     }
     if found.byte(numbers.path_mtu)? == Some(0) {
         config.path_mtu = PathMtuDiscovery::Off;
     }
     let [prefix, relay, prefix_len, relay_len] = SIX_RD;
-    if config.kind == Kind::Sit
+    if config.kind == TunnelKind::Sit
         && let (Some(prefix), Some(len)) = (found.bytes::<16>(prefix)?, found.half(prefix_len)?)
     {
         let relay = Ipv4Addr::from(found.bytes::<4>(relay)?.unwrap_or_default());
         let relay_len = found.half(relay_len)?.unwrap_or(0);
         let [len, relay_len] = [len, relay_len].map(|len| u8::try_from(len).unwrap_or(u8::MAX));
         config.six_rd = SixRd::new(Ipv6Addr::from(prefix), len, relay, relay_len)
-            .map_err(|error| Refusal::bare(error.errno()))?;
+            .map_err(|error| NetlinkError::bare(error.errno()))?;
     }
     Ok(())
 }
 
-fn decode_v6(config: &mut Config, numbers: &Numbers, found: &Reader<'_>) -> Result<(), Refusal> {
+fn decode_v6(
+    config: &mut TunnelConfig,
+    numbers: &Numbers,
+    found: &Reader<'_>,
+) -> Result<(), NetlinkError> {
     let flags = found.word(numbers.flags)?.unwrap_or(0);
     let info = u32::from_be_bytes(found.bytes(numbers.flow_info)?.unwrap_or_default());
     config.tos = if flags & SAME_CLASS != 0 {
-        Octet::Inherit
+        HeaderByte::Inherit
     } else {
-        Octet::Fixed((info >> 20).to_le_bytes()[0])
+        HeaderByte::Fixed((info >> 20).to_le_bytes()[0])
     };
     config.flow_label = match info & 0xf_ffff {
         _ if flags & SAME_LABEL != 0 => FlowLabel::Inherit,
@@ -264,16 +272,16 @@ fn decode_v6(config: &mut Config, numbers: &Numbers, found: &Reader<'_>) -> Resu
     Ok(())
 }
 
-fn decode_encap(numbers: &Numbers, found: &Reader<'_>) -> Result<Option<UdpEncap>, Refusal> {
+fn decode_encap(numbers: &Numbers, found: &Reader<'_>) -> Result<Option<UdpEncap>, NetlinkError> {
     let [kind, flags, source, destination] = numbers.encap;
     let framing = match found.half(kind)?.unwrap_or(0) {
         0 => return Ok(None),
-        1 => Framing::Fou,
-        2 => Framing::Gue,
-        _ => return Err(Refusal::invalid("Invalid encapsulation type")),
+        1 => UdpFraming::Fou,
+        2 => UdpFraming::Gue,
+        _ => return Err(NetlinkError::invalid("Invalid encapsulation type")),
     };
     let port = found.port(destination)?.and_then(NonZeroU16::new);
-    let port = port.ok_or(Refusal::invalid("FOU and GUE need a destination port"))?;
+    let port = port.ok_or(NetlinkError::invalid("FOU and GUE need a destination port"))?;
     let flags = found.half(flags)?.unwrap_or(0);
     let sum = |bit| if flags & bit != 0 { UdpChecksum::Computed } else { UdpChecksum::Zero };
     Ok(Some(UdpEncap {
@@ -288,16 +296,16 @@ fn decode_encap(numbers: &Numbers, found: &Reader<'_>) -> Result<Option<UdpEncap
     }))
 }
 
-fn gre_flags(fields: Gre) -> u16 {
+fn gre_flags(fields: GreOptions) -> u16 {
     let bit = |is_set: bool, bit: u16| if is_set { bit } else { 0 };
     bit(fields.key.is_some(), KEY)
-        | bit(fields.sequence == Field::With, SEQUENCE)
-        | bit(fields.checksum == Field::With, CHECKSUM)
+        | bit(fields.sequence == GreField::With, SEQUENCE)
+        | bit(fields.checksum == GreField::With, CHECKSUM)
 }
 
-fn gre(flags: u16, key: Option<[u8; 4]>) -> Gre {
-    let field = |bit: u16| if flags & bit != 0 { Field::With } else { Field::Without };
-    Gre {
+fn gre(flags: u16, key: Option<[u8; 4]>) -> GreOptions {
+    let field = |bit: u16| if flags & bit != 0 { GreField::With } else { GreField::Without };
+    GreOptions {
         key: (flags & KEY != 0).then(|| u32::from_be_bytes(key.unwrap_or_default())),
         sequence: field(SEQUENCE),
         checksum: field(CHECKSUM),
@@ -305,33 +313,33 @@ fn gre(flags: u16, key: Option<[u8; 4]>) -> Gre {
 }
 
 /// `IFLA_IPTUN_PROTO`: what a tunnel carries, 0 for all; `ipip` has nothing else than IPv4.
-fn protocol(kind: Kind, carries: Carries) -> u8 {
+fn protocol(kind: TunnelKind, carries: CarriedVersions) -> u8 {
     match carries {
-        Carries::V4 if kind == Kind::Ipip => 0,
-        Carries::V4 => kind.protocol(Version::V4).0,
-        Carries::V6 => kind.protocol(Version::V6).0,
-        Carries::Both => 0,
+        CarriedVersions::V4 if kind == TunnelKind::Ipip => 0,
+        CarriedVersions::V4 => kind.protocol(Version::V4).0,
+        CarriedVersions::V6 => kind.protocol(Version::V6).0,
+        CarriedVersions::Both => 0,
     }
 }
 
-fn carries(kind: Kind, number: u8) -> Result<Carries, Refusal> {
+fn carries(kind: TunnelKind, number: u8) -> Result<CarriedVersions, NetlinkError> {
     match number {
-        0 if kind == Kind::Ipip => Ok(Carries::V4),
-        0 => Ok(Carries::Both),
-        number if number == kind.protocol(Version::V4).0 => Ok(Carries::V4),
-        number if number == kind.protocol(Version::V6).0 => Ok(Carries::V6),
-        _ => Err(Refusal::bare(22)),
+        0 if kind == TunnelKind::Ipip => Ok(CarriedVersions::V4),
+        0 => Ok(CarriedVersions::Both),
+        number if number == kind.protocol(Version::V4).0 => Ok(CarriedVersions::V4),
+        number if number == kind.protocol(Version::V6).0 => Ok(CarriedVersions::V6),
+        _ => Err(NetlinkError::bare(22)),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Command, Link, command};
+    use crate::{LinkAction, TunnelCommand, command};
 
-    fn config(line: &str) -> Config {
+    fn config(line: &str) -> TunnelConfig {
         match command(&line.split_whitespace().collect::<Vec<_>>()) {
-            Ok(Command::Link(Link::Add(link))) => link.config,
+            Ok(TunnelCommand::Link(LinkAction::Add(link))) => link.config,
             other => panic!("{line}: {other:?}"),
         }
     }
@@ -394,7 +402,7 @@ mod tests {
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 *byte = random.to_be_bytes()[1] % 21;
             }
-            for kind in Kind::ALL {
+            for kind in TunnelKind::ALL {
                 let _ = decode(kind, &bytes[..usize::from(bytes[0]) * 3]);
             }
         }

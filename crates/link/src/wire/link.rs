@@ -1,8 +1,8 @@
 //! `RTM_NEWLINK`, `RTM_DELLINK`, `RTM_GETLINK`: `struct ifinfomsg` and attributes (`if_link.h`).
 
-use uxfrm_netlink::{Counts, Refusal};
+use uxfrm_netlink::{NamedCounters, NetlinkError};
 use uxfrm_netlink_wire::{AttributeWriter, RawAttributes};
-use uxfrm_tunnel::{Config, Kind};
+use uxfrm_tunnel::{TunnelConfig, TunnelKind};
 
 use super::attributes::Reader;
 use super::config;
@@ -66,12 +66,12 @@ pub struct LinkRequest {
     /// Whether it is to be up, where that is said.
     pub admin: Option<Admin>,
     /// The tunnel, where the request has one.
-    pub config: Option<Config>,
+    pub config: Option<TunnelConfig>,
 }
 
 /// What a tunnel carried and dropped, as `struct rtnl_link_stats64` has it, and by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Statistics {
+pub struct LinkStatistics {
     /// Packets that came out of the tunnel, and their bytes.
     pub received: (u64, u64),
     /// Packets that went in, and their bytes.
@@ -83,16 +83,16 @@ pub struct Statistics {
     /// Those of them that were the tunnel's own (`collisions`).
     pub collisions: u64,
     /// All that was dropped, by reason.
-    pub drops: Counts,
+    pub drops: NamedCounters,
 }
 
 /// What the kernel says of the device of a tunnel: the body of its own `RTM_NEWLINK`.
 #[derive(Clone, Debug)]
-pub struct Device(pub Vec<u8>);
+pub struct KernelLink(pub Vec<u8>);
 
 /// A tunnel as it is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shown {
+pub struct TunnelInfo {
     /// Index of the interface.
     pub index: u32,
     /// Its name.
@@ -108,14 +108,14 @@ pub struct Shown {
     /// Other numbers of it, by iproute2's names.
     pub details: Vec<(&'static str, u32)>,
     /// The tunnel.
-    pub config: Config,
+    pub config: TunnelConfig,
     /// What it carried and dropped.
-    pub statistics: Statistics,
+    pub statistics: LinkStatistics,
 }
 
 /// The body of a request to add or change a tunnel.
 #[must_use]
-pub fn creation(link: &TunnelLink) -> Vec<u8> {
+pub fn encode_new_link(link: &TunnelLink) -> Vec<u8> {
     let admin = match link.admin {
         None => (0, 0),
         Some(Admin::Up) => (UP, UP),
@@ -136,13 +136,13 @@ pub fn creation(link: &TunnelLink) -> Vec<u8> {
 
 /// The body of a request to delete a tunnel.
 #[must_use]
-pub fn deletion(name: &str) -> Vec<u8> {
-    inquiry(Some(name))
+pub fn encode_delete_link(name: &str) -> Vec<u8> {
+    encode_get_link(Some(name))
 }
 
 /// The body of a request to show one tunnel, or all.
 #[must_use]
-pub fn inquiry(name: Option<&str>) -> Vec<u8> {
+pub fn encode_get_link(name: Option<&str>) -> Vec<u8> {
     let mut body = head(0, 0, (0, 0));
     name.into_iter().for_each(|name| AttributeWriter::new(&mut body).text(NAME, name));
     body
@@ -154,12 +154,14 @@ impl LinkRequest {
     /// # Errors
     /// `EINVAL` without a header, `ERANGE` for a short attribute, `EOPNOTSUPP` for other kinds of
     /// devices, and errors of the tunnel's settings.
-    pub fn decode(body: &[u8]) -> Result<Self, Refusal> {
-        let (head, attributes) = body.split_first_chunk::<HEAD>().ok_or(Refusal::bare(EINVAL))?;
+    pub fn decode(body: &[u8]) -> Result<Self, NetlinkError> {
+        let (head, attributes) =
+            body.split_first_chunk::<HEAD>().ok_or(NetlinkError::bare(EINVAL))?;
         let word =
             |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let found = Reader::of(attributes);
-        let mtu = found.word(MTU)?.map(|mtu| u16::try_from(mtu).map_err(|_| Refusal::bare(EINVAL)));
+        let mtu =
+            found.word(MTU)?.map(|mtu| u16::try_from(mtu).map_err(|_| NetlinkError::bare(EINVAL)));
         let config = match found.value(INFO).map(Reader::of) {
             Some(info) => Some(tunnel(&info)?),
             None => None,
@@ -175,17 +177,17 @@ impl LinkRequest {
     }
 }
 
-fn tunnel(info: &Reader<'_>) -> Result<Config, Refusal> {
+fn tunnel(info: &Reader<'_>) -> Result<TunnelConfig, NetlinkError> {
     let name = info.text(INFO_KIND);
-    let kind = Kind::ALL.into_iter().find(|kind| name.as_deref() == Some(kind.name()));
-    let kind = kind.ok_or(Refusal::new(EOPNOTSUPP, "Unknown device type"))?;
+    let kind = TunnelKind::ALL.into_iter().find(|kind| name.as_deref() == Some(kind.name()));
+    let kind = kind.ok_or(NetlinkError::new(EOPNOTSUPP, "Unknown device type"))?;
     config::decode(kind, info.value(INFO_DATA).unwrap_or_default())
 }
 
-impl Device {
+impl KernelLink {
     /// Body of an answer about a tunnel: the kernel's, with the tunnel's own attributes replaced.
     #[must_use]
-    pub fn with(&self, config: &Config, statistics: &Statistics) -> Vec<u8> {
+    pub fn with(&self, config: &TunnelConfig, statistics: &LinkStatistics) -> Vec<u8> {
         let Some((kernels, attributes)) = self.0.split_first_chunk::<HEAD>() else {
             return Vec::new();
         };
@@ -212,7 +214,7 @@ impl Device {
     }
 }
 
-impl Shown {
+impl TunnelInfo {
     /// Decodes an answer's body; `None` if it is no tunnel.
     #[must_use]
     pub fn decode(body: &[u8]) -> Option<Self> {
@@ -223,7 +225,7 @@ impl Shown {
         let info = Reader::of(found.value(INFO)?);
         let number = |kind| found.word(kind).ok().flatten();
         let byte = |kind| found.byte(kind).ok().flatten().map(u32::from);
-        let drops = info.value(INFO_STATISTICS).map(Counts::decode).unwrap_or_default();
+        let drops = info.value(INFO_STATISTICS).map(NamedCounters::decode).unwrap_or_default();
         Some(Self {
             index: word(4),
             name: found.text(NAME)?,
@@ -236,7 +238,7 @@ impl Shown {
                 .filter_map(|(kind, name)| Some((name, number(kind)?)))
                 .collect(),
             config: tunnel(&info).ok()?,
-            statistics: Statistics::decode(found.value(STATS64)?, drops),
+            statistics: LinkStatistics::decode(found.value(STATS64)?, drops),
         })
     }
 }
@@ -245,7 +247,7 @@ impl Shown {
 const WORDS: usize = 25;
 const PLACES: [usize; 7] = [0, 1, 2, 3, 6, 7, 9];
 
-impl Statistics {
+impl LinkStatistics {
     fn encode(&self) -> Vec<u8> {
         let mut words = [0_u64; WORDS];
         let Self { received, sent, received_dropped, sent_dropped, collisions, .. } = *self;
@@ -255,7 +257,7 @@ impl Statistics {
         words.into_iter().flat_map(u64::to_ne_bytes).collect()
     }
 
-    fn decode(value: &[u8], drops: Counts) -> Self {
+    fn decode(value: &[u8], drops: NamedCounters) -> Self {
         let word = |place: usize| {
             let word = value.get(place * 8..).and_then(<[u8]>::first_chunk);
             word.copied().map_or(0, u64::from_ne_bytes)
@@ -281,13 +283,13 @@ impl Statistics {
 }
 
 /// `ARPHRD_TUNNEL`, `_SIT`, `_IPGRE`, `_TUNNEL6`, `_IP6GRE`.
-const fn hardware(kind: Kind) -> u16 {
+const fn hardware(kind: TunnelKind) -> u16 {
     match kind {
-        Kind::Ipip => 768,
-        Kind::Sit => 776,
-        Kind::Gre => 778,
-        Kind::Ip6tnl => 769,
-        Kind::Ip6gre => 823,
+        TunnelKind::Ipip => 768,
+        TunnelKind::Sit => 776,
+        TunnelKind::Gre => 778,
+        TunnelKind::Ip6tnl => 769,
+        TunnelKind::Ip6gre => 823,
     }
 }
 
@@ -301,11 +303,11 @@ fn head(kind: u16, index: u32, (flags, change): (u32, u32)) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Command, Link, command};
+    use crate::{LinkAction, TunnelCommand, command};
 
     fn link(line: &str) -> TunnelLink {
         match command(&line.split_whitespace().collect::<Vec<_>>()) {
-            Ok(Command::Link(Link::Add(link))) => link,
+            Ok(TunnelCommand::Link(LinkAction::Add(link))) => link,
             other => panic!("{line}: {other:?}"),
         }
     }
@@ -322,13 +324,16 @@ mod tests {
             ("link add t down type ip6tnl remote fd00::1", Some(Admin::Down), None),
         ] {
             let link = link(line);
-            let request = LinkRequest::decode(&creation(&link)).unwrap();
+            let request = LinkRequest::decode(&encode_new_link(&link)).unwrap();
             assert_eq!((request.admin, request.mtu), (admin, mtu), "{line}");
             assert_eq!((request.name.as_deref(), request.index), (Some("t"), 0));
             assert_eq!(request.config, Some(link.config));
         }
-        assert_eq!(LinkRequest::decode(&deletion("t")).unwrap().name.as_deref(), Some("t"));
-        assert_eq!(LinkRequest::decode(&inquiry(None)).unwrap().name, None);
+        assert_eq!(
+            LinkRequest::decode(&encode_delete_link("t")).unwrap().name.as_deref(),
+            Some("t")
+        );
+        assert_eq!(LinkRequest::decode(&encode_get_link(None)).unwrap().name, None);
     }
 
     #[test]
@@ -359,17 +364,17 @@ mod tests {
         kernels.nest_unflagged(INFO, |info| info.text(INFO_KIND, "tun"));
         kernels.ne32(30, 0);
         let config = link("link add t type gre remote 10.0.0.2 key 5").config;
-        let statistics = Statistics {
+        let statistics = LinkStatistics {
             received: (1, 2),
             sent: (3, 4),
             received_dropped: 5,
             sent_dropped: 6,
             collisions: 7,
-            drops: Counts(vec![("tunnel_out_recursion".to_owned(), 7)]),
+            drops: NamedCounters(vec![("tunnel_out_recursion".to_owned(), 7)]),
         };
-        let body = Device(body).with(&config, &statistics);
+        let body = KernelLink(body).with(&config, &statistics);
         assert_eq!(u16::from_ne_bytes([body[2], body[3]]), 778);
-        let shown = Shown::decode(&body).unwrap();
+        let shown = TunnelInfo::decode(&body).unwrap();
         assert_eq!((shown.index, shown.mtu, shown.flags), (7, 1472, 0x1_0091));
         assert_eq!((shown.config, shown.statistics), (config, statistics));
         assert_eq!(shown.state, [Some(0), None, None, Some(500)]);
@@ -377,6 +382,6 @@ mod tests {
             (shown.qdisc.as_deref(), shown.details),
             (Some("noqueue"), vec![("promiscuity", 0)])
         );
-        (0..body.len()).for_each(|len| drop(Shown::decode(&body[..len])));
+        (0..body.len()).for_each(|len| drop(TunnelInfo::decode(&body[..len])));
     }
 }

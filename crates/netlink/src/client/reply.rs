@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 
 use uxfrm_netlink_wire::{
-    AttributeTable, Flags, Message, NLMSG_DONE, NLMSG_ERROR, NetlinkHeader, aligned,
+    AttributeTable, NLMSG_DONE, NLMSG_ERROR, NetlinkFlags, NetlinkHeader, NetlinkMessage, aligned,
 };
 use zerocopy::{FromBytes, Immutable};
 
-use crate::refusal::Refusal;
+use crate::refusal::NetlinkError;
 
 /// `NLMSGERR_ATTR_MSG`, `_OFFS`.
 const TEXT: u16 = 1;
@@ -15,24 +15,24 @@ const OFFSET: u16 = 2;
 
 /// What a message is to its request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reply {
+pub enum ReplyStatus {
     /// It was carried out; perhaps with a warning.
     Done {
         /// `NLMSGERR_ATTR_MSG` without an errno.
         warning: Option<String>,
     },
     /// It was refused.
-    Refused(Refusal),
+    Refused(NetlinkError),
     /// It is what was asked for, or a part of it.
     Content,
     /// There is no such message: it is too short for its type.
     Broken,
 }
 
-impl Reply {
+impl ReplyStatus {
     /// What `message` is.
     #[must_use]
-    pub fn of(message: &Message<'_>) -> Self {
+    pub fn of(message: &NetlinkMessage<'_>) -> Self {
         match (message.header.kind, message.error_code()) {
             (NLMSG_ERROR, Some(errno)) => Self::verdict(errno, attributes_of_error(message)),
             (NLMSG_DONE, Some(errno)) => {
@@ -44,7 +44,7 @@ impl Reply {
     }
 
     fn verdict(errno: i32, attributes: &[u8]) -> Self {
-        let found = Found::of(attributes);
+        let found = ReplyAttributes::of(attributes);
         let text = found.value(TEXT).map(|text| {
             let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
             String::from_utf8_lossy(&text[..end]).into_owned()
@@ -52,7 +52,7 @@ impl Reply {
         let text = text.filter(|text| !text.is_empty());
         match errno {
             0 => Self::Done { warning: text },
-            _ => Self::Refused(Refusal {
+            _ => Self::Refused(NetlinkError {
                 errno: errno.saturating_neg(),
                 text: text.map(Cow::Owned),
                 offset: found.read(OFFSET),
@@ -62,15 +62,15 @@ impl Reply {
 }
 
 /// Behind the errno stands the request, whole or only its header, and behind that the attributes.
-fn attributes_of_error<'a>(message: &Message<'a>) -> &'a [u8] {
+fn attributes_of_error<'a>(message: &NetlinkMessage<'a>) -> &'a [u8] {
     let flags = message.flags();
-    if !flags.contains(Flags::ACK_TLVS) {
+    if !flags.contains(NetlinkFlags::ACK_TLVS) {
         return &[];
     }
     let body = message.body();
     let request = body.get(4..).and_then(|rest| u32::read_from_prefix(rest).ok());
     let len = match request {
-        Some((len, _)) if !flags.contains(Flags::CAPPED) => {
+        Some((len, _)) if !flags.contains(NetlinkFlags::CAPPED) => {
             usize::try_from(len).unwrap_or(usize::MAX)
         }
         Some(_) | None => NetlinkHeader::LEN,
@@ -80,9 +80,9 @@ fn attributes_of_error<'a>(message: &Message<'a>) -> &'a [u8] {
 
 /// The attributes of an answer by type.
 #[derive(Clone, Debug)]
-pub struct Found<'a>(AttributeTable<'a>);
+pub struct ReplyAttributes<'a>(AttributeTable<'a>);
 
-impl<'a> Found<'a> {
+impl<'a> ReplyAttributes<'a> {
     /// Those in a run of bytes; ends at the first that is not whole.
     #[must_use]
     pub fn of(bytes: &'a [u8]) -> Self {
@@ -105,7 +105,7 @@ impl<'a> Found<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use uxfrm_netlink_wire::Messages;
+    use uxfrm_netlink_wire::NetlinkMessages;
 
     fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
         let len = u32::try_from(16 + body.len()).unwrap();
@@ -117,8 +117,8 @@ mod tests {
         bytes
     }
 
-    fn reply(bytes: &[u8]) -> Reply {
-        Reply::of(&Messages::of(bytes).next().unwrap())
+    fn reply(bytes: &[u8]) -> ReplyStatus {
+        ReplyStatus::of(&NetlinkMessages::of(bytes).next().unwrap())
     }
 
     fn text(words: &[u8]) -> Vec<u8> {
@@ -136,19 +136,19 @@ mod tests {
             body.extend(quoted);
             body.extend(text(b"Unsupported mode\0"));
             let refused =
-                Refusal { errno: 22, text: Some("Unsupported mode".into()), offset: None };
-            assert_eq!(reply(&message(NLMSG_ERROR, flags, &body)), Reply::Refused(refused));
+                NetlinkError { errno: 22, text: Some("Unsupported mode".into()), offset: None };
+            assert_eq!(reply(&message(NLMSG_ERROR, flags, &body)), ReplyStatus::Refused(refused));
         }
     }
 
     #[test]
     fn reply_without_attributes_or_too_short_is_classified() {
-        assert_eq!(reply(&message(NLMSG_ERROR, 0, &[0; 20])), Reply::Done { warning: None });
-        assert_eq!(reply(&message(NLMSG_DONE, 0, &[0; 4])), Reply::Done { warning: None });
-        assert_eq!(reply(&message(NLMSG_ERROR, 0, &[0; 3])), Reply::Broken);
-        assert_eq!(reply(&message(0x10, 0, &[])), Reply::Content);
+        assert_eq!(reply(&message(NLMSG_ERROR, 0, &[0; 20])), ReplyStatus::Done { warning: None });
+        assert_eq!(reply(&message(NLMSG_DONE, 0, &[0; 4])), ReplyStatus::Done { warning: None });
+        assert_eq!(reply(&message(NLMSG_ERROR, 0, &[0; 3])), ReplyStatus::Broken);
+        assert_eq!(reply(&message(0x10, 0, &[])), ReplyStatus::Content);
         let done = reply(&message(NLMSG_DONE, 2, &(-4_i32).to_ne_bytes()));
-        assert_eq!(done, Reply::Refused(Refusal::bare(4)));
+        assert_eq!(done, ReplyStatus::Refused(NetlinkError::bare(4)));
         for len in 0..40 {
             let _ = reply(&message(NLMSG_ERROR, 0x200, &vec![0xff; len]));
         }
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn reply_attributes_keep_the_first() {
         let bytes = [text(b"one\0"), text(b"two\0")].concat();
-        assert_eq!(Found::of(&bytes).value(TEXT), Some(&b"one\0"[..]));
-        assert!(format!("{:?}", Found::of(&bytes)).contains("1: 4"));
+        assert_eq!(ReplyAttributes::of(&bytes).value(TEXT), Some(&b"one\0"[..]));
+        assert!(format!("{:?}", ReplyAttributes::of(&bytes)).contains("1: 4"));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use uxfrm_netlink_wire::{Flags, NetlinkHeader, set_message_len};
+use uxfrm_netlink_wire::{NetlinkFlags, NetlinkHeader, set_message_len};
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::{attribute::AttributeType, message::MessageType, wiped::WipedBuffer};
@@ -12,21 +12,21 @@ const CAPACITY: usize = 1024;
 
 /// A message to the server.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Request {
+pub struct NetlinkRequest {
     bytes: WipedBuffer,
 }
 
-impl Request {
+impl NetlinkRequest {
     /// A request without a body, from port 0 and with number 0.
     #[must_use]
-    pub fn new(kind: MessageType, flags: Flags) -> Self {
+    pub fn new(kind: MessageType, flags: NetlinkFlags) -> Self {
         Self::numbered(kind as u16, flags)
     }
 
     /// The same, of another protocol than `NETLINK_XFRM`.
     #[must_use]
-    pub fn numbered(kind: u16, flags: Flags) -> Self {
-        let flags = (flags | Flags::REQUEST).bits();
+    pub fn numbered(kind: u16, flags: NetlinkFlags) -> Self {
+        let flags = (flags | NetlinkFlags::REQUEST).bits();
         let header = NetlinkHeader { len: 0, kind, flags, seq: 0, pid: 0 };
         Self { bytes: WipedBuffer::with_capacity(CAPACITY) }.body(&header.to_bytes())
     }
@@ -62,7 +62,7 @@ impl Request {
     }
 
     /// Asks for more.
-    pub fn ask(&mut self, flags: Flags) {
+    pub fn ask(&mut self, flags: NetlinkFlags) {
         let old = u16::from_ne_bytes([self.bytes[6], self.bytes[7]]);
         self.bytes.reserve(0)[6..8].copy_from_slice(&(old | flags.bits()).to_ne_bytes());
     }
@@ -74,7 +74,7 @@ impl Request {
     }
 }
 
-impl fmt::Debug for Request {
+impl fmt::Debug for NetlinkRequest {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Request({} bytes)", self.bytes.len())
     }
@@ -86,9 +86,10 @@ mod tests {
 
     #[test]
     fn request_length_pads_attributes_but_not_body() {
-        let request = Request::new(MessageType::SetDefault, Flags::empty()).body(&[1_u8, 2, 0]);
+        let request =
+            NetlinkRequest::new(MessageType::SetDefault, NetlinkFlags::empty()).body(&[1_u8, 2, 0]);
         assert_eq!((request.bytes().len(), request.bytes()[0]), (19, 19));
-        let mut request = Request::new(MessageType::FlushPolicy, Flags::ACK);
+        let mut request = NetlinkRequest::new(MessageType::FlushPolicy, NetlinkFlags::ACK);
         request.parts(16, &[&[0; 6]]);
         request.number(7);
         assert_eq!((request.bytes().len(), request.bytes()[0], request.bytes()[16]), (28, 28, 10));
@@ -98,7 +99,8 @@ mod tests {
 
     #[test]
     fn debug_shows_no_byte() {
-        let request = Request::new(MessageType::NewSa, Flags::empty()).body(b"secret");
+        let request =
+            NetlinkRequest::new(MessageType::NewSa, NetlinkFlags::empty()).body(b"secret");
         assert_eq!(format!("{request:?}"), "Request(22 bytes)");
     }
 }

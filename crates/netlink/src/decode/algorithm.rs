@@ -8,7 +8,7 @@ use zerocopy::FromBytes as _;
 use crate::{
     attribute::{AttributeType, Attributes},
     layout::{RawAlgorithm, RawSizedAlgorithm},
-    refusal::{Refusal, number},
+    refusal::{NetlinkError, number},
 };
 
 /// An algorithm as an attribute names it.
@@ -20,7 +20,7 @@ struct Algorithm<'a> {
 }
 
 /// The transform that the attributes ask for; which of them may be together is known to be right.
-pub(crate) fn transform(attributes: &Attributes<'_>) -> Result<SaTransform, Refusal> {
+pub(crate) fn transform(attributes: &Attributes<'_>) -> Result<SaTransform, NetlinkError> {
     if let Some(aead) = sized(attributes, AttributeType::AlgAead) {
         let transform = Transform::aead(aead.name, aead.bits(), aead.icv_bits);
         return Ok(SaTransform {
@@ -52,11 +52,11 @@ pub(crate) fn transform(attributes: &Attributes<'_>) -> Result<SaTransform, Refu
 }
 
 /// Whether each key is as long as it says.
-pub(crate) fn check_lengths(attributes: &Attributes<'_>) -> Result<(), Refusal> {
+pub(crate) fn check_lengths(attributes: &Attributes<'_>) -> Result<(), NetlinkError> {
     use AttributeType as Type;
     let whole = |kind, found: fn(&Attributes<'_>, Type) -> bool, text| {
         if attributes.has(kind) && !found(attributes, kind) {
-            return Err(Refusal::invalid(text));
+            return Err(NetlinkError::invalid(text));
         }
         Ok(())
     };
@@ -114,11 +114,11 @@ fn name(bytes: &[u8]) -> &str {
     std::str::from_utf8(&bytes[..end.min(bytes.len())]).unwrap_or("\u{fffd}")
 }
 
-fn refused(error: uxfrm_crypto::Error) -> Refusal {
+fn refused(error: uxfrm_crypto::Error) -> NetlinkError {
     uxfrm_engine::Error::from(error).into()
 }
 
 /// `comp`, which only IPComp has: the engine knows none.
-pub(crate) const fn compression_not_found() -> Refusal {
-    Refusal::new(number::ENOSYS, "Requested COMP algorithm not found")
+pub(crate) const fn compression_not_found() -> NetlinkError {
+    NetlinkError::new(number::ENOSYS, "Requested COMP algorithm not found")
 }

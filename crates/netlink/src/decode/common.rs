@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use uxfrm_engine::{
-    Budget, Direction, Family, IfId, Limits, Mark, Mode, PolicyKind, PortMask, Prefix, SaProtocol,
-    Selector,
+    Direction, Family, IfId, LifetimeLimits, Mark, Mode, PolicyKind, PortMask, Prefix, SaProtocol,
+    Selector, SoftHardLimit,
 };
 use zerocopy::FromBytes as _;
 
@@ -12,7 +12,7 @@ use crate::{
     address::{RawAddress, address},
     attribute::{AttributeType, Attributes},
     layout::{RawLimits, RawMark, RawPolicyType, RawSecurityContext, RawSelector},
-    refusal::Refusal,
+    refusal::NetlinkError,
 };
 
 /// A selector of a known family; `None` when a prefix is too long for it.
@@ -33,20 +33,20 @@ pub(crate) fn selector(family: Family, raw: &RawSelector) -> Option<Selector> {
 }
 
 /// The kernel's error for a prefix that is too long.
-pub(crate) const fn prefix_too_long(family: Family) -> Refusal {
-    Refusal::invalid(match family {
+pub(crate) const fn prefix_too_long(family: Family) -> NetlinkError {
+    NetlinkError::invalid(match family {
         Family::V4 => "Invalid prefix length in selector (must be <= 32 for IPv4)",
         Family::V6 => "Invalid prefix length in selector (must be <= 128 for IPv6)",
     })
 }
 
 /// Limits, unchecked as in the kernel: charon's soft limits may exceed the hard ones.
-pub(crate) const fn limits(raw: &RawLimits) -> Limits {
-    Limits {
-        bytes: Budget { soft: raw.soft_bytes, hard: raw.hard_bytes },
-        packets: Budget { soft: raw.soft_packets, hard: raw.hard_packets },
-        added_seconds: Budget { soft: raw.soft_added, hard: raw.hard_added },
-        used_seconds: Budget { soft: raw.soft_used, hard: raw.hard_used },
+pub(crate) const fn limits(raw: &RawLimits) -> LifetimeLimits {
+    LifetimeLimits {
+        bytes: SoftHardLimit { soft: raw.soft_bytes, hard: raw.hard_bytes },
+        packets: SoftHardLimit { soft: raw.soft_packets, hard: raw.hard_packets },
+        added_seconds: SoftHardLimit { soft: raw.soft_added, hard: raw.hard_added },
+        used_seconds: SoftHardLimit { soft: raw.soft_used, hard: raw.hard_used },
     }
 }
 
@@ -71,22 +71,22 @@ pub(crate) fn if_id(attributes: &Attributes<'_>) -> IfId {
 }
 
 /// `XFRM_POLICY_IN`, `_OUT`, `_FWD`.
-pub(crate) const fn policy_direction(number: u8) -> Result<Direction, Refusal> {
+pub(crate) const fn policy_direction(number: u8) -> Result<Direction, NetlinkError> {
     match number {
         0 => Ok(Direction::In),
         1 => Ok(Direction::Out),
         2 => Ok(Direction::Forward),
-        _ => Err(Refusal::invalid("Invalid policy direction")),
+        _ => Err(NetlinkError::invalid("Invalid policy direction")),
     }
 }
 
 /// `XFRMA_POLICY_TYPE`; main without it.
-pub(crate) fn policy_kind(attributes: &Attributes<'_>) -> Result<PolicyKind, Refusal> {
+pub(crate) fn policy_kind(attributes: &Attributes<'_>) -> Result<PolicyKind, NetlinkError> {
     let raw = attributes.read::<RawPolicyType>(AttributeType::PolicyType);
     match raw.map_or(0, |raw| raw.kind) {
         0 => Ok(PolicyKind::Main),
         1 => Ok(PolicyKind::Sub),
-        _ => Err(Refusal::invalid("Invalid policy type")),
+        _ => Err(NetlinkError::invalid("Invalid policy type")),
     }
 }
 
@@ -156,13 +156,13 @@ pub(crate) fn sa_direction(attributes: &Attributes<'_>) -> Option<Direction> {
 }
 
 /// Checks the lengths in `XFRMA_SEC_CTX` and drops it, as a kernel without a security module does.
-pub(crate) fn check_security_context(attributes: &Attributes<'_>) -> Result<(), Refusal> {
+pub(crate) fn check_security_context(attributes: &Attributes<'_>) -> Result<(), NetlinkError> {
     let Some(value) = attributes.value(AttributeType::SecCtx) else { return Ok(()) };
     let fits = RawSecurityContext::read_from_prefix(value).is_ok_and(|(raw, _)| {
         let len = usize::from(raw.len);
         len <= value.len() && len == size_of::<RawSecurityContext>() + usize::from(raw.text_len)
     });
-    if fits { Ok(()) } else { Err(Refusal::invalid("Invalid security context length")) }
+    if fits { Ok(()) } else { Err(NetlinkError::invalid("Invalid security context length")) }
 }
 
 /// `XFRMA_SRCADDR`, `XFRMA_COADDR` in a family.

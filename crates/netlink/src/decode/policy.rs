@@ -1,8 +1,8 @@
 //! Policies: `net/xfrm/xfrm_user.c: verify_newpolicy_info`, `xfrm_policy_construct`.
 
 use uxfrm_engine::{
-    Action, Direction, Family, Level, Mode, Offload, OffloadKind, Policy, PolicyFlags, PolicyIndex,
-    PolicyKey, PolicyName, Priority, Reqid, Spi, Template,
+    Action, Direction, Family, Mode, Offload, OffloadKind, Policy, PolicyFlags, PolicyIndex,
+    PolicyKey, PolicyName, Priority, Reqid, Spi, Template, TemplateLevel,
 };
 use zerocopy::FromBytes as _;
 
@@ -11,20 +11,20 @@ use crate::{
     address::{self, address},
     attribute::{AttributeType, Attributes},
     layout::{RawOffload, RawPolicy, RawPolicyId, RawTemplate},
-    refusal::Refusal,
+    refusal::NetlinkError,
 };
 
 const MAX_TEMPLATES: usize = uxfrm_engine::MAX_TEMPLATES;
 
 /// The policy that NEWPOLICY or UPDPOLICY asks for.
-pub(crate) fn policy(raw: &RawPolicy, attributes: &Attributes<'_>) -> Result<Policy, Refusal> {
+pub(crate) fn policy(raw: &RawPolicy, attributes: &Attributes<'_>) -> Result<Policy, NetlinkError> {
     let mut policy = undevised(raw, attributes)?;
     policy.offload = offload(attributes, policy.direction)?;
     Ok(policy)
 }
 
 /// The same without its device.
-fn undevised(raw: &RawPolicy, attributes: &Attributes<'_>) -> Result<Policy, Refusal> {
+fn undevised(raw: &RawPolicy, attributes: &Attributes<'_>) -> Result<Policy, NetlinkError> {
     let (mut policy, family) = words(raw)?;
     common::check_security_context(attributes)?;
     policy.kind = common::policy_kind(attributes)?;
@@ -35,7 +35,7 @@ fn undevised(raw: &RawPolicy, attributes: &Attributes<'_>) -> Result<Policy, Ref
 }
 
 /// Decodes a policy of a dump, where a device's flags repeat the direction; requests must not.
-pub(crate) fn shown(raw: &RawPolicy, attributes: &Attributes<'_>) -> Result<Policy, Refusal> {
+pub(crate) fn shown(raw: &RawPolicy, attributes: &Attributes<'_>) -> Result<Policy, NetlinkError> {
     let mut policy = undevised(raw, attributes)?;
     let device = attributes.read::<RawOffload>(AttributeType::OffloadDev);
     policy.offload = device.map(|raw| on(raw, policy.direction));
@@ -46,7 +46,7 @@ pub(crate) fn shown(raw: &RawPolicy, attributes: &Attributes<'_>) -> Result<Poli
 pub(crate) fn key(
     id: &RawPolicyId,
     attributes: &Attributes<'_>,
-) -> Result<Option<PolicyKey>, Refusal> {
+) -> Result<Option<PolicyKey>, NetlinkError> {
     let kind = common::policy_kind(attributes)?;
     let direction = common::policy_direction(id.direction)?;
     let name = if id.index != 0 {
@@ -62,17 +62,17 @@ pub(crate) fn key(
 }
 
 /// `verify_newpolicy_info` in its order, before attributes are applied.
-fn words(raw: &RawPolicy) -> Result<(Policy, Family), Refusal> {
+fn words(raw: &RawPolicy) -> Result<(Policy, Family), NetlinkError> {
     if raw.share > SHARE_UNIQUE {
-        return Err(Refusal::invalid("Invalid policy share"));
+        return Err(NetlinkError::invalid("Invalid policy share"));
     }
     let action = match raw.action {
         0 => Action::Allow,
         1 => Action::Block,
-        _ => return Err(Refusal::invalid("Invalid policy action")),
+        _ => return Err(NetlinkError::invalid("Invalid policy action")),
     };
     let family = address::family(raw.selector.family)
-        .ok_or(const { Refusal::invalid("Invalid selector family") })?;
+        .ok_or(const { NetlinkError::invalid("Invalid selector family") })?;
     let selector =
         common::selector(family, &raw.selector).ok_or_else(|| common::prefix_too_long(family))?;
     let policy = Policy {
@@ -96,9 +96,9 @@ fn words(raw: &RawPolicy) -> Result<(Policy, Family), Refusal> {
 const SHARE_UNIQUE: u8 = 3;
 
 /// The engine checks this too, but only after the templates.
-const fn index(raw: &RawPolicy) -> Result<PolicyIndex, Refusal> {
+const fn index(raw: &RawPolicy) -> Result<PolicyIndex, NetlinkError> {
     if raw.index != 0 && raw.index & 7 != raw.direction as u32 {
-        return Err(Refusal::invalid("Policy index doesn't match direction"));
+        return Err(NetlinkError::invalid("Policy index doesn't match direction"));
     }
     Ok(PolicyIndex(raw.index))
 }
@@ -108,11 +108,11 @@ fn templates(
     attributes: &Attributes<'_>,
     family: Family,
     direction: Direction,
-) -> Result<Vec<Template>, Refusal> {
+) -> Result<Vec<Template>, NetlinkError> {
     let bytes = attributes.value(AttributeType::Tmpl).unwrap_or_default();
     let raw = bytes.chunks_exact(size_of::<RawTemplate>());
     if raw.len() > MAX_TEMPLATES {
-        return Err(Refusal::invalid("Template count must be <= XFRM_MAX_DEPTH (6)"));
+        return Err(NetlinkError::invalid("Template count must be <= XFRM_MAX_DEPTH (6)"));
     }
     let mut outer = address::family_number(family);
     let raw = raw.filter_map(|bytes| RawTemplate::read_from_bytes(bytes).ok());
@@ -127,29 +127,35 @@ fn templates(
 }
 
 /// Decodes a template for inner family `inner`, and sets `inner` to the family of its output.
-fn template(raw: &RawTemplate, inner: &mut u16, direction: Direction) -> Result<Template, Refusal> {
+fn template(
+    raw: &RawTemplate,
+    inner: &mut u16,
+    direction: Direction,
+) -> Result<Template, NetlinkError> {
     let mode = common::mode(raw.mode);
     match mode {
         Some(Mode::Tunnel | Mode::Beet | Mode::Iptfs) => {
             if raw.optional != 0 && direction == Direction::Out {
-                return Err(Refusal::invalid(
+                return Err(NetlinkError::invalid(
                     "Mode in optional template not allowed in outbound policy",
                 ));
             }
         }
         Some(Mode::Transport | Mode::RouteOptimization | Mode::InTrigger) | None => {
             if raw.family != *inner {
-                return Err(Refusal::invalid("Mode in template doesn't support a family change"));
+                return Err(NetlinkError::invalid(
+                    "Mode in template doesn't support a family change",
+                ));
             }
         }
     }
-    let mode =
-        mode.ok_or(const { Refusal::invalid("Mode in template must be < XFRM_MODE_MAX (6)") })?;
+    let mode = mode
+        .ok_or(const { NetlinkError::invalid("Mode in template must be < XFRM_MODE_MAX (6)") })?;
     *inner = raw.family;
     let family = address::family(raw.family)
-        .ok_or(const { Refusal::invalid("Invalid family in template") })?;
+        .ok_or(const { NetlinkError::invalid("Invalid family in template") })?;
     let protocol = common::protocol(raw.id.protocol)
-        .ok_or(const { Refusal::invalid("Invalid XFRM protocol in template") })?;
+        .ok_or(const { NetlinkError::invalid("Invalid XFRM protocol in template") })?;
     check_template_is_served(raw)?;
     Ok(Template {
         source: address(family, raw.source),
@@ -158,31 +164,34 @@ fn template(raw: &RawTemplate, inner: &mut u16, direction: Direction) -> Result<
         spi: Spi(raw.id.spi.get()),
         mode,
         reqid: Reqid(raw.reqid),
-        level: if raw.optional == 0 { Level::Required } else { Level::Use },
+        level: if raw.optional == 0 { TemplateLevel::Required } else { TemplateLevel::Use },
     })
 }
 
 /// Refuses template settings that the kernel stores and the engine cannot.
-fn check_template_is_served(raw: &RawTemplate) -> Result<(), Refusal> {
+fn check_template_is_served(raw: &RawTemplate) -> Result<(), NetlinkError> {
     let masks = [raw.auth_algorithms, raw.encryption_algorithms, raw.compression_algorithms];
     if masks != [u32::MAX; 3] {
-        return Err(Refusal::not_yet(
+        return Err(NetlinkError::not_yet(
             "Algorithm masks in templates are not supported: use all ones",
         ));
     }
     if raw.share != 0 || raw.optional > 1 {
-        return Err(Refusal::not_yet("Sharing in templates is not supported: use share any"));
+        return Err(NetlinkError::not_yet("Sharing in templates is not supported: use share any"));
     }
     Ok(())
 }
 
 /// Offload settings; the engine checks whether the device accepts them.
-fn offload(attributes: &Attributes<'_>, direction: Direction) -> Result<Option<Offload>, Refusal> {
+fn offload(
+    attributes: &Attributes<'_>,
+    direction: Direction,
+) -> Result<Option<Offload>, NetlinkError> {
     let Some(raw) = attributes.read::<RawOffload>(AttributeType::OffloadDev) else {
         return Ok(None);
     };
     if raw.flags != super::state::OFFLOAD_PACKET {
-        return Err(Refusal::invalid("Unrecognized flags in offload request"));
+        return Err(NetlinkError::invalid("Unrecognized flags in offload request"));
     }
     Ok(Some(on(raw, direction)))
 }

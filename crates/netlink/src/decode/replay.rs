@@ -8,7 +8,7 @@ use crate::{
     attribute::{AttributeType, Attributes},
     encode::common::Calendar,
     layout::{RawReplay, RawReplayEsn, RawSa, RawUsage},
-    refusal::Refusal,
+    refusal::NetlinkError,
 };
 
 /// `XFRMA_REPLAY_ESN_MAX` in words of the bitmap.
@@ -44,7 +44,7 @@ pub(crate) struct EsnState {
 pub(crate) fn esn_state(
     sa: &RawSa,
     attributes: &Attributes<'_>,
-) -> Result<Option<EsnState>, Refusal> {
+) -> Result<Option<EsnState>, NetlinkError> {
     const ESP: u8 = 50;
     const AH: u8 = 51;
     let value = attributes.value(AttributeType::ReplayEsnVal);
@@ -53,21 +53,23 @@ pub(crate) fn esn_state(
         return if sa.flags & SaFlags::ESN.bits() == 0 {
             Ok(None)
         } else {
-            Err(Refusal::invalid("Missing required attribute for ESN"))
+            Err(NetlinkError::invalid("Missing required attribute for ESN"))
         };
     };
     if raw.words > MOST_WORDS {
-        return Err(Refusal::invalid("ESN bitmap length must be <= 128"));
+        return Err(NetlinkError::invalid("ESN bitmap length must be <= 128"));
     }
     let len = usize::try_from(raw.words * 4).unwrap_or(usize::MAX);
     if bitmap.len() < len && !bitmap.is_empty() {
-        return Err(Refusal::invalid("ESN attribute is too short to fit the full bitmap length"));
+        return Err(NetlinkError::invalid(
+            "ESN attribute is too short to fit the full bitmap length",
+        ));
     }
     if ![ESP, AH].contains(&sa.id.protocol) {
-        return Err(Refusal::invalid("ESN only supported for ESP and AH"));
+        return Err(NetlinkError::invalid("ESN only supported for ESP and AH"));
     }
     if sa.replay_window != 0 {
-        return Err(Refusal::invalid("ESN not compatible with legacy replay_window"));
+        return Err(NetlinkError::invalid("ESN not compatible with legacy replay_window"));
     }
     let state = EsnState { raw };
     let long = SaFlags::from_bits_retain(sa.flags) & SaFlags::ESN;
@@ -83,7 +85,7 @@ pub(crate) fn esn_state(
 pub(crate) fn check_direction(
     direction: Direction,
     attributes: &Attributes<'_>,
-) -> Result<(), Refusal> {
+) -> Result<(), NetlinkError> {
     let legacy = attributes.read::<RawReplay>(AttributeType::ReplayVal);
     match direction {
         Direction::Out => match legacy {
@@ -100,10 +102,10 @@ pub(crate) fn config(
     sa: &RawSa,
     esn: Option<&EsnState>,
     attributes: &Attributes<'_>,
-) -> Result<ReplayConfig, Refusal> {
+) -> Result<ReplayConfig, NetlinkError> {
     if let Some(EsnState { raw }) = esn {
         if raw.window > raw.words * 32 {
-            return Err(Refusal::invalid(
+            return Err(NetlinkError::invalid(
                 "ESN replay window is too large for the chosen bitmap size",
             ));
         }
@@ -198,23 +200,23 @@ pub(crate) fn check_size(
     window: u32,
     form: Form,
     attributes: &Attributes<'_>,
-) -> Result<(), Refusal> {
+) -> Result<(), NetlinkError> {
     if form == Form::Short {
         return Ok(());
     }
     let Some(value) = attributes.value(AttributeType::ReplayEsnVal) else { return Ok(()) };
     let Ok((raw, bitmap)) = RawReplayEsn::read_from_prefix(value) else { return Ok(()) };
     if u64::from(raw.words) * 4 > bitmap.len() as u64 {
-        return Err(Refusal::invalid("ESN attribute is too short"));
+        return Err(NetlinkError::invalid("ESN attribute is too short"));
     }
     if raw.words != window.div_ceil(32) {
-        return Err(Refusal::invalid("New ESN size doesn't match the existing SA's ESN size"));
+        return Err(NetlinkError::invalid("New ESN size doesn't match the existing SA's ESN size"));
     }
     if raw.window > raw.words * 32 {
-        return Err(Refusal::invalid("ESN replay window is longer than the bitmap"));
+        return Err(NetlinkError::invalid("ESN replay window is longer than the bitmap"));
     }
     if raw.window != window {
-        return Err(Refusal::not_yet("The replay window of a state can't change"));
+        return Err(NetlinkError::not_yet("The replay window of a state can't change"));
     }
     Ok(())
 }
@@ -225,30 +227,32 @@ fn whole(high: u32, low: u32) -> u64 {
 
 impl EsnState {
     /// `long` is flag `esn` if the state has it.
-    fn check_output(&self, long: SaFlags) -> Result<(), Refusal> {
+    fn check_output(&self, long: SaFlags) -> Result<(), NetlinkError> {
         if self.raw.window != 0 {
             return Err(Error::OutputWindow.into());
         }
         if self.raw.received != 0 || self.raw.received_high != 0 {
-            return Err(Refusal::invalid("Replay seq and seq_hi should be 0 for output SA"));
+            return Err(NetlinkError::invalid("Replay seq and seq_hi should be 0 for output SA"));
         }
         if long.is_empty() && self.raw.sent_high != 0 {
-            return Err(Refusal::invalid(
+            return Err(NetlinkError::invalid(
                 "Replay oseq_hi should be 0 in non-ESN mode for output SA",
             ));
         }
         if self.raw.words != 0 {
-            return Err(Refusal::invalid("Replay bmp_len should 0 for output SA"));
+            return Err(NetlinkError::invalid("Replay bmp_len should 0 for output SA"));
         }
         Ok(())
     }
 
-    fn check_input(&self, long: SaFlags) -> Result<(), Refusal> {
+    fn check_input(&self, long: SaFlags) -> Result<(), NetlinkError> {
         if self.raw.sent != 0 || self.raw.sent_high != 0 {
-            return Err(Refusal::invalid("Replay oseq and oseq_hi should be 0 for input SA"));
+            return Err(NetlinkError::invalid("Replay oseq and oseq_hi should be 0 for input SA"));
         }
         if long.is_empty() && self.raw.received_high != 0 {
-            return Err(Refusal::invalid("Replay seq_hi should be 0 in non-ESN mode for input SA"));
+            return Err(NetlinkError::invalid(
+                "Replay seq_hi should be 0 in non-ESN mode for input SA",
+            ));
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use crate::{
     address::{self, address},
     attribute::{AttributeType, Attributes},
     layout::{RawEncap, RawOffload, RawSa, RawSaId},
-    refusal::Refusal,
+    refusal::NetlinkError,
 };
 
 /// `XFRM_OFFLOAD_IPV6` (ignored), `_INBOUND`, `_PACKET`.
@@ -41,7 +41,7 @@ const IPTFS_OPTIONS: [AttributeType; 6] = [
 ];
 
 /// The state that NEWSA or UPDSA asks for.
-pub(crate) fn config(raw: &RawSa, attributes: &Attributes<'_>) -> Result<SaConfig, Refusal> {
+pub(crate) fn config(raw: &RawSa, attributes: &Attributes<'_>) -> Result<SaConfig, NetlinkError> {
     let (family, selector) = families(raw)?;
     check_attributes(raw, attributes)?;
     algorithm::check_lengths(attributes)?;
@@ -49,7 +49,7 @@ pub(crate) fn config(raw: &RawSa, attributes: &Attributes<'_>) -> Result<SaConfi
     let esn = replay::esn_state(raw, attributes)?;
     let mode = common::mode(raw.mode)
         .filter(|_| raw.mode != IN_TRIGGER)
-        .ok_or(const { Refusal::invalid("Unsupported mode") })?;
+        .ok_or(const { NetlinkError::invalid("Unsupported mode") })?;
     check_iptfs(raw, attributes)?;
     let direction = common::sa_direction(attributes);
     check_mapping_age(direction, attributes)?;
@@ -118,14 +118,14 @@ pub(crate) fn device_name(ifindex: u32) -> String {
 }
 
 /// The state's family and its selector, if it has one.
-fn families(raw: &RawSa) -> Result<(Family, Option<Selector>), Refusal> {
-    let family = address::family(raw.family).ok_or_else(|| Refusal::from(Error::Family))?;
+fn families(raw: &RawSa) -> Result<(Family, Option<Selector>), NetlinkError> {
+    let family = address::family(raw.family).ok_or_else(|| NetlinkError::from(Error::Family))?;
     let other = match raw.selector.family {
         // A selector without family matches all traffic.
         0 if raw.flags & SaFlags::AF_UNSPEC.bits() != 0 => return Ok((family, None)),
         0 => family,
         number => {
-            address::family(number).ok_or_else(|| Refusal::from(Error::StateSelectorFamily))?
+            address::family(number).ok_or_else(|| NetlinkError::from(Error::StateSelectorFamily))?
         }
     };
     let selector =
@@ -134,7 +134,7 @@ fn families(raw: &RawSa) -> Result<(Family, Option<Selector>), Refusal> {
 }
 
 /// Checks required and forbidden attributes by protocol.
-fn check_attributes(raw: &RawSa, attributes: &Attributes<'_>) -> Result<(), Refusal> {
+fn check_attributes(raw: &RawSa, attributes: &Attributes<'_>) -> Result<(), NetlinkError> {
     use AttributeType as Type;
     let any = |kinds: &[Type]| kinds.iter().any(|kind| attributes.has(*kind));
     let (auth, pair) = (
@@ -177,36 +177,40 @@ fn check_attributes(raw: &RawSa, attributes: &Attributes<'_>) -> Result<(), Refu
         AH | ESP | COMP | ROUTE2 | HAO => return Ok(()),
         _ => "Unsupported protocol",
     };
-    Err(Refusal::invalid(wrong))
+    Err(NetlinkError::invalid(wrong))
 }
 
 /// Only an encapsulated state can learn that its peer's address is another, and only on the way in.
 fn check_mapping_age(
     direction: Option<Direction>,
     attributes: &Attributes<'_>,
-) -> Result<(), Refusal> {
+) -> Result<(), NetlinkError> {
     if !attributes.has(AttributeType::MtimerThresh) {
         return Ok(());
     }
     if !attributes.has(AttributeType::Encap) {
-        return Err(Refusal::invalid("MTIMER_THRESH attribute can only be set on ENCAP states"));
+        return Err(NetlinkError::invalid(
+            "MTIMER_THRESH attribute can only be set on ENCAP states",
+        ));
     }
     if direction == Some(Direction::Out) {
-        return Err(Refusal::invalid("MTIMER_THRESH attribute should not be set on output SA"));
+        return Err(NetlinkError::invalid(
+            "MTIMER_THRESH attribute should not be set on output SA",
+        ));
     }
     Ok(())
 }
 
 /// Checks IP-TFS attributes; the engine refuses the mode.
-fn check_iptfs(raw: &RawSa, attributes: &Attributes<'_>) -> Result<(), Refusal> {
+fn check_iptfs(raw: &RawSa, attributes: &Attributes<'_>) -> Result<(), NetlinkError> {
     if raw.mode != IPTFS {
         return Ok(());
     }
     if raw.id.protocol != ESP {
-        return Err(Refusal::invalid("IP-TFS mode only supported with ESP"));
+        return Err(NetlinkError::invalid("IP-TFS mode only supported with ESP"));
     }
     if !attributes.has(AttributeType::SaDir) {
-        return Err(Refusal::invalid("IP-TFS mode requires in or out direction attribute"));
+        return Err(NetlinkError::invalid("IP-TFS mode requires in or out direction attribute"));
     }
     Ok(())
 }
@@ -216,7 +220,7 @@ fn check_direction(
     raw: &RawSa,
     (direction, flags, extra): (Option<Direction>, SaFlags, SaExtraFlags),
     attributes: &Attributes<'_>,
-) -> Result<(), Refusal> {
+) -> Result<(), NetlinkError> {
     let Some(direction) = direction else {
         return match attributes.has(AttributeType::SaPcpu) {
             true => Err(Error::PcpuWithoutDirection.into()),
@@ -256,7 +260,10 @@ fn check_direction(
 }
 
 /// Options of the other direction.
-fn check_iptfs_direction(direction: Direction, attributes: &Attributes<'_>) -> Result<(), Refusal> {
+fn check_iptfs_direction(
+    direction: Direction,
+    attributes: &Attributes<'_>,
+) -> Result<(), NetlinkError> {
     use AttributeType as Type;
     let inputs_only = [
         (Type::IptfsDropTime, "IP-TFS drop time should not be set for output SA"),
@@ -273,7 +280,7 @@ fn check_iptfs_direction(direction: Direction, attributes: &Attributes<'_>) -> R
         Direction::In | Direction::Forward => outputs_only.as_slice(),
     };
     match misplaced.iter().find(|(kind, _)| attributes.has(*kind)) {
-        Some((_, text)) => Err(Refusal::invalid(text)),
+        Some((_, text)) => Err(NetlinkError::invalid(text)),
         None => Ok(()),
     }
 }
@@ -291,7 +298,7 @@ pub(crate) fn mapping_age(attributes: &Attributes<'_>) -> Option<Option<NonZeroU
 pub(crate) fn encap(
     attributes: &Attributes<'_>,
     family: Family,
-) -> Result<Option<UdpEncap>, Refusal> {
+) -> Result<Option<UdpEncap>, NetlinkError> {
     let Some(raw) = attributes.read::<RawEncap>(AttributeType::Encap) else { return Ok(None) };
     let kind = match raw.kind {
         1 => UdpEncapKind::NonIke,
@@ -307,12 +314,12 @@ pub(crate) fn encap(
     }))
 }
 
-pub(crate) fn offload(attributes: &Attributes<'_>) -> Result<Option<Offload>, Refusal> {
+pub(crate) fn offload(attributes: &Attributes<'_>) -> Result<Option<Offload>, NetlinkError> {
     let Some(raw) = attributes.read::<RawOffload>(AttributeType::OffloadDev) else {
         return Ok(None);
     };
     if raw.flags & !(OFFLOAD_IPV6 | OFFLOAD_INBOUND | OFFLOAD_PACKET) != 0 {
-        return Err(Refusal::invalid("Unrecognized flags in offload request"));
+        return Err(NetlinkError::invalid("Unrecognized flags in offload request"));
     }
     let has = |flag| raw.flags & flag != 0;
     Ok(Some(Offload {

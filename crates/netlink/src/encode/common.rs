@@ -1,11 +1,13 @@
 //! Encodes parts of states and policies.
 
-use uxfrm_engine::{DeviceId, Direction, IfId, Limits, Mark, Moment, OffloadKind, Selector};
+use uxfrm_engine::{
+    DeviceId, Direction, IfId, LifetimeLimits, Mark, Moment, OffloadKind, Selector,
+};
 
 use crate::{
     address::{family_number, raw},
     attribute::AttributeType,
-    datagram::Datagram,
+    datagram::NetlinkDatagram,
     decode::state::{OFFLOAD_INBOUND, OFFLOAD_PACKET},
     layout::{RawLimits, RawMark, RawOffload, RawSelector},
 };
@@ -71,7 +73,7 @@ pub(crate) fn no_selector() -> RawSelector {
 
 /// `struct xfrm_lifetime_cfg`
 #[must_use]
-pub const fn limits(limits: &Limits) -> RawLimits {
+pub const fn limits(limits: &LifetimeLimits) -> RawLimits {
     RawLimits {
         soft_bytes: limits.bytes.soft,
         hard_bytes: limits.bytes.hard,
@@ -94,13 +96,13 @@ pub const fn policy_direction(direction: Direction) -> u8 {
     }
 }
 
-pub(crate) fn put_mark(out: &mut Datagram, mark: Mark) {
+pub(crate) fn put_mark(out: &mut NetlinkDatagram, mark: Mark) {
     if mark != Mark::default() {
         out.attribute(AttributeType::Mark, &RawMark { value: mark.value, mask: mark.mask });
     }
 }
 
-pub(crate) fn put_if_id(out: &mut Datagram, if_id: IfId) {
+pub(crate) fn put_if_id(out: &mut NetlinkDatagram, if_id: IfId) {
     if if_id != IfId(0) {
         out.attribute(AttributeType::IfId, &if_id.0);
     }
@@ -108,7 +110,7 @@ pub(crate) fn put_if_id(out: &mut Datagram, if_id: IfId) {
 
 /// `XFRMA_OFFLOAD_DEV` (`net/xfrm/xfrm_user.c: copy_user_offload`).
 pub(crate) fn put_offload(
-    out: &mut Datagram,
+    out: &mut NetlinkDatagram,
     DeviceId(ifindex): DeviceId,
     kind: OffloadKind,
     direction: Direction,

@@ -1,14 +1,15 @@
 //! Policies: `net/xfrm/xfrm_user.c: copy_to_user_policy` and the attributes behind it.
 
 use uxfrm_engine::{
-    Action, Family, Level, OffloadKind, Policy, PolicyEntry, PolicyFlags, PolicyKind, Template,
+    Action, Family, OffloadKind, Policy, PolicyEntry, PolicyFlags, PolicyKind, Template,
+    TemplateLevel,
 };
 
 use super::common::{self, Calendar};
 use crate::{
     address::{family_number, raw},
     attribute::AttributeType,
-    datagram::Datagram,
+    datagram::NetlinkDatagram,
     decode::common::{mode_number, protocol_number},
     layout::{RawId, RawPolicy, RawPolicyId, RawPolicyType, RawTemplate, RawUsage},
 };
@@ -54,7 +55,7 @@ pub(crate) enum ByName {
 }
 
 /// All attributes of a policy, in the kernel's order.
-pub(crate) fn attributes(out: &mut Datagram, entry: &PolicyEntry) {
+pub(crate) fn attributes(out: &mut NetlinkDatagram, entry: &PolicyEntry) {
     let policy = &entry.policy();
     put_templates(out, policy);
     put_kind(out, policy.kind);
@@ -64,14 +65,14 @@ pub(crate) fn attributes(out: &mut Datagram, entry: &PolicyEntry) {
 }
 
 /// `XFRMA_OFFLOAD_DEV` of a policy on a device.
-pub(crate) fn put_offload(out: &mut Datagram, entry: &PolicyEntry) {
+pub(crate) fn put_offload(out: &mut NetlinkDatagram, entry: &PolicyEntry) {
     if let Some(device) = entry.device() {
         common::put_offload(out, device, OffloadKind::Packet, entry.direction());
     }
 }
 
 /// `XFRMA_POLICY_TYPE`.
-pub(crate) fn put_kind(out: &mut Datagram, kind: PolicyKind) {
+pub(crate) fn put_kind(out: &mut NetlinkDatagram, kind: PolicyKind) {
     let kind = kind_number(kind);
     out.attribute(AttributeType::PolicyType, &RawPolicyType { kind, pad: [0; 5] });
 }
@@ -103,7 +104,7 @@ pub const fn action_number(action: Action) -> u8 {
     }
 }
 
-fn put_templates(out: &mut Datagram, policy: &Policy) {
+fn put_templates(out: &mut NetlinkDatagram, policy: &Policy) {
     let templates: Vec<_> = policy.templates.iter().map(template).collect();
     if !templates.is_empty() {
         out.attribute(AttributeType::Tmpl, templates.as_slice());
@@ -126,7 +127,7 @@ pub fn template(template: &Template) -> RawTemplate {
         reqid: template.reqid.0,
         mode: mode_number(template.mode),
         share: 0,
-        optional: u8::from(template.level == Level::Use),
+        optional: u8::from(template.level == TemplateLevel::Use),
         pad2: 0,
         auth_algorithms: u32::MAX,
         encryption_algorithms: u32::MAX,

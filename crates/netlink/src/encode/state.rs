@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 
 use uxfrm_crypto::KeyMaterial;
 use uxfrm_engine::{
-    Direction, KeepaliveInterval, Mark, Sa, SaTransform, SaWords, UdpEncap, UdpEncapKind,
+    Direction, KeepaliveInterval, Mark, Sa, SaTransform, SharedSaConfig, UdpEncap, UdpEncapKind,
 };
 use zerocopy::IntoBytes as _;
 
@@ -13,7 +13,7 @@ use super::common::{self, Calendar};
 use crate::{
     address::{family_number, raw},
     attribute::AttributeType,
-    datagram::Datagram,
+    datagram::NetlinkDatagram,
     decode::{
         common::{mode_number, protocol_number},
         replay::{self, Form},
@@ -76,7 +76,7 @@ pub(crate) fn id(sa: &Sa) -> RawSaId {
 }
 
 /// All attributes of a state, keys included.
-pub(crate) fn attributes(out: &mut Datagram, sa: &Sa, calendar: Calendar) {
+pub(crate) fn attributes(out: &mut NetlinkDatagram, sa: &Sa, calendar: Calendar) {
     let config = sa.config();
     if !config.extra_flags.is_empty() {
         out.attribute(AttributeType::SaExtraFlags, &config.extra_flags.bits());
@@ -110,7 +110,7 @@ pub(crate) fn attributes(out: &mut Datagram, sa: &Sa, calendar: Calendar) {
 }
 
 /// `XFRMA_REPLAY_ESN_VAL` if 32 bits do not suffice, else `XFRMA_REPLAY_VAL`.
-pub(crate) fn put_replay(out: &mut Datagram, sa: &Sa) {
+pub(crate) fn put_replay(out: &mut NetlinkDatagram, sa: &Sa) {
     #[expect(clippy::cast_possible_truncation, reason = "the halves of a 64-bit number")]
     const fn halves(number: u64) -> (u32, u32) {
         ((number >> 32) as u32, number as u32)
@@ -139,21 +139,21 @@ pub(crate) fn put_replay(out: &mut Datagram, sa: &Sa) {
 }
 
 /// `XFRMA_SA_DIR`.
-pub(crate) fn put_direction(out: &mut Datagram, direction: Option<Direction>) {
+pub(crate) fn put_direction(out: &mut NetlinkDatagram, direction: Option<Direction>) {
     if let Some(direction) = direction {
         out.attribute(AttributeType::SaDir, &direction_number(direction));
     }
 }
 
 /// `XFRMA_MTIMER_THRESH`.
-pub(crate) fn put_mapping_age(out: &mut Datagram, age: Option<NonZeroU32>) {
+pub(crate) fn put_mapping_age(out: &mut NetlinkDatagram, age: Option<NonZeroU32>) {
     if let Some(age) = age {
         out.attribute(AttributeType::MtimerThresh, &age.get());
     }
 }
 
 /// `XFRMA_NAT_KEEPALIVE_INTERVAL`.
-pub(crate) fn put_keepalive(out: &mut Datagram, interval: Option<KeepaliveInterval>) {
+pub(crate) fn put_keepalive(out: &mut NetlinkDatagram, interval: Option<KeepaliveInterval>) {
     if let Some(interval) = interval {
         out.attribute(AttributeType::NatKeepaliveInterval, &interval.0.get());
     }
@@ -168,16 +168,16 @@ pub const fn direction_number(direction: Direction) -> u8 {
     }
 }
 
-fn is_short(config: &SaWords) -> bool {
+fn is_short(config: &SharedSaConfig) -> bool {
     Form::of(config.flags, config.window) == Form::Short
 }
 
-fn short_window(config: &SaWords) -> u8 {
+fn short_window(config: &SharedSaConfig) -> u8 {
     if is_short(config) { u8::try_from(config.window).unwrap_or(0) } else { 0 }
 }
 
 /// `XFRMA_SET_MARK` and its mask.
-pub(crate) fn put_output_mark(out: &mut Datagram, mark: Mark) {
+pub(crate) fn put_output_mark(out: &mut NetlinkDatagram, mark: Mark) {
     if mark != Mark::default() {
         out.attribute(AttributeType::SetMark, &mark.value);
         out.attribute(AttributeType::SetMarkMask, &mark.mask);
@@ -186,7 +186,7 @@ pub(crate) fn put_output_mark(out: &mut Datagram, mark: Mark) {
 
 /// The kernel sends an authentication algorithm twice, for programs that know the old attribute
 /// only.
-fn put_algorithms(out: &mut Datagram, words: &SaTransform) {
+fn put_algorithms(out: &mut NetlinkDatagram, words: &SaTransform) {
     let icv_bits = u32::try_from(words.transform.icv_len() * 8).unwrap_or(0);
     let name = words.transform.name();
     let Some((cipher, auth)) = name.split_once('/') else {
@@ -200,13 +200,13 @@ fn put_algorithms(out: &mut Datagram, words: &SaTransform) {
     put_plain(out, AttributeType::AlgCrypt, cipher, &words.encryption_key);
 }
 
-fn put_plain(out: &mut Datagram, kind: AttributeType, name: &str, key: &KeyMaterial) {
+fn put_plain(out: &mut NetlinkDatagram, kind: AttributeType, name: &str, key: &KeyMaterial) {
     let raw = RawAlgorithm { name: padded_name(name), key_bits: bits(key) };
     out.raw_attribute(kind as u16, &[raw.as_bytes(), key.expose()]);
 }
 
 fn put_sized(
-    out: &mut Datagram,
+    out: &mut NetlinkDatagram,
     kind: AttributeType,
     name: &str,
     key: &KeyMaterial,

@@ -7,8 +7,8 @@ use uxfrm_netlink_wire::genl::{
 };
 use uxfrm_netlink_wire::{AttributeWriter, RawAttributes, find_attribute, fou::is_named_by};
 
-use super::{Command, FAMILY, FAMILY_ID, HIGHEST, VERSION};
-use crate::refusal::{Refusal, number};
+use super::{FAMILY, FAMILY_ID, FouCommand, HIGHEST, VERSION};
+use crate::refusal::{NetlinkError, number};
 
 /// The controller's version.
 const CONTROL_VERSION: u8 = 2;
@@ -27,25 +27,26 @@ const HAS_POLICY: u32 = 8;
 
 /// `CTRL_CMD_GETFAMILY` for the family `fou`, by name or by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Question;
+pub struct FamilyQuery;
 
-impl Question {
+impl FamilyQuery {
     /// Reads a message's body.
     ///
     /// # Errors
     /// `ENOENT` for another family, `EOPNOTSUPP` for another command, `EINVAL` where no family is
     /// named.
-    pub fn decode(body: &[u8]) -> Result<Self, Refusal> {
-        let (header, attributes) = GenlHeader::split(body).ok_or(Refusal::bare(number::EINVAL))?;
+    pub fn decode(body: &[u8]) -> Result<Self, NetlinkError> {
+        let (header, attributes) =
+            GenlHeader::split(body).ok_or(NetlinkError::bare(number::EINVAL))?;
         if header.command != CTRL_CMD_GETFAMILY {
-            return Err(Refusal::bare(number::EOPNOTSUPP));
+            return Err(NetlinkError::bare(number::EOPNOTSUPP));
         }
         let named = RawAttributes::of(attributes).filter_map(|attribute| is_named_by(&attribute));
         let about = named.reduce(|all, one| all && one);
         match about {
             Some(true) => Ok(Self),
-            Some(false) => Err(Refusal::bare(number::ENOENT)),
-            None => Err(Refusal::bare(number::EINVAL)),
+            Some(false) => Err(NetlinkError::bare(number::ENOENT)),
+            None => Err(NetlinkError::bare(number::EINVAL)),
         }
     }
 
@@ -70,9 +71,9 @@ impl Question {
         }
         out.nest_unflagged(OPERATIONS, |operations| {
             for (command, flags) in [
-                (Command::Add, ADMIN | DO | HAS_POLICY),
-                (Command::Delete, ADMIN | DO | HAS_POLICY),
-                (Command::Get, DO | DUMP | HAS_POLICY),
+                (FouCommand::Add, ADMIN | DO | HAS_POLICY),
+                (FouCommand::Delete, ADMIN | DO | HAS_POLICY),
+                (FouCommand::Get, DO | DUMP | HAS_POLICY),
             ] {
                 operations.nest_unflagged(u16::from(command as u8), |operation| {
                     operation.ne32(OPERATION, u32::from(command as u8));
@@ -102,19 +103,19 @@ mod tests {
 
     #[test]
     fn family_query_accepts_fou_only() {
-        assert_eq!(Question::decode(&Question.encode()), Ok(Question));
-        assert_eq!(Question::answered(&Question.answer()), Some(FAMILY_ID));
+        assert_eq!(FamilyQuery::decode(&FamilyQuery.encode()), Ok(FamilyQuery));
+        assert_eq!(FamilyQuery::answered(&FamilyQuery.answer()), Some(FAMILY_ID));
         let about = |kind, value: &[u8]| {
             let mut body = vec![CTRL_CMD_GETFAMILY, 1, 0, 0];
             AttributeWriter::new(&mut body).bytes(kind, value);
-            Question::decode(&body).map_err(|refusal| refusal.errno)
+            FamilyQuery::decode(&body).map_err(|refusal| refusal.errno)
         };
-        assert_eq!(about(CTRL_ATTR_FAMILY_ID, &FAMILY_ID.to_ne_bytes()), Ok(Question));
+        assert_eq!(about(CTRL_ATTR_FAMILY_ID, &FAMILY_ID.to_ne_bytes()), Ok(FamilyQuery));
         assert_eq!(about(CTRL_ATTR_FAMILY_ID, &0x1b_u16.to_ne_bytes()), Err(2));
         assert_eq!(about(CTRL_ATTR_FAMILY_NAME, b"nl80211\0"), Err(2));
         assert_eq!(about(CTRL_ATTR_FAMILY_NAME, b"fou"), Err(2));
         assert_eq!(about(9, b""), Err(22));
-        let errno = |body: &[u8]| Question::decode(body).unwrap_err().errno;
+        let errno = |body: &[u8]| FamilyQuery::decode(body).unwrap_err().errno;
         assert_eq!((errno(&[3]), errno(&[1, 1, 0, 0])), (22, 95));
     }
 

@@ -4,17 +4,17 @@
 
 use std::time::Duration;
 
-use uxfrm_engine::{Cause, Lifecycle, Moment, Sa, Snapshot, Thresholds};
-use uxfrm_netlink_wire::Flags;
+use uxfrm_engine::{AeventCause, AeventThresholds, Lifecycle, Moment, Sa, Snapshot};
+use uxfrm_netlink_wire::NetlinkFlags;
 
 use super::{
     Call, Server,
     client::Groups,
     outbox::Outbox,
-    state::{Found, no_such_state},
+    state::{ReplyAttributes, no_such_state},
 };
 use crate::{
-    AttributeType, Datagram, MessageType, Refusal,
+    AttributeType, MessageType, NetlinkDatagram, NetlinkError,
     decode::{replay, state as decode},
     encode::{common, state as encode},
     layout::RawAevent,
@@ -36,18 +36,18 @@ pub(super) const PAUSE: Duration = Duration::from_millis(100);
 const QUICKLY_LOOKED_AT: usize = 100_000;
 
 impl Server {
-    pub(super) fn counters(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
+    pub(super) fn counters(&self, call: &mut Call<'_>) -> Result<(), NetlinkError> {
         let raw: RawAevent = call.head()?;
         let found = decode::id(&raw.id)
             .and_then(|id| self.find(id, decode::mark(&call.attributes), call))
             .ok_or(const { no_such_state() })?;
-        if let Found::Sa(sa) = &found {
+        if let ReplyAttributes::Sa(sa) = &found {
             call.database.update_counts(sa);
         }
         let mut datagram = call.answer(MessageType::NewAe);
         match &found {
-            Found::Sa(sa) => self.put_counters(&mut datagram, sa, raw.flags),
-            Found::Larval(larval) => {
+            ReplyAttributes::Sa(sa) => self.put_counters(&mut datagram, sa, raw.flags),
+            ReplyAttributes::Larval(larval) => {
                 let info = larval.info(self.calendar);
                 datagram.put(&RawAevent {
                     id: decode::id_of(&info),
@@ -57,7 +57,7 @@ impl Server {
                 });
                 datagram.attribute(AttributeType::ReplayVal, &[0_u32; 3]);
                 datagram.attribute(AttributeType::LtimeVal, &info.usage);
-                put_thresholds(&mut datagram, raw.flags, Thresholds::default());
+                put_thresholds(&mut datagram, raw.flags, AeventThresholds::default());
                 common::put_mark(&mut datagram, larval.mark);
                 common::put_if_id(&mut datagram, larval.if_id);
                 encode::put_direction(&mut datagram, larval.direction);
@@ -68,7 +68,7 @@ impl Server {
     }
 
     /// NEWAE: sets counters to those of another node (HA), and notifies.
-    pub(super) fn set_counters(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
+    pub(super) fn set_counters(&self, call: &mut Call<'_>) -> Result<(), NetlinkError> {
         use AttributeType as Type;
         let settable = [
             Type::LtimeVal,
@@ -78,10 +78,10 @@ impl Server {
             Type::ReplayThresh,
         ];
         if !settable.iter().any(|kind| call.attributes.has(*kind)) {
-            return Err(Refusal::invalid("Missing required attribute for AE"));
+            return Err(NetlinkError::invalid("Missing required attribute for AE"));
         }
-        if !call.message.flags().contains(Flags::REPLACE) {
-            return Err(Refusal::invalid("NLM_F_REPLACE flag is required"));
+        if !call.message.flags().contains(NetlinkFlags::REPLACE) {
+            return Err(NetlinkError::invalid("NLM_F_REPLACE flag is required"));
         }
         let raw: RawAevent = call.head()?;
         let mark = decode::mark(&call.attributes);
@@ -89,9 +89,9 @@ impl Server {
             .and_then(|id| self.find(id, mark, call))
             .ok_or(const { no_such_state() })?;
         let sa = match found {
-            Found::Sa(sa) if sa.lifecycle() <= Lifecycle::Dying => sa,
-            Found::Sa(_) | Found::Larval(_) => {
-                return Err(Refusal::invalid("SA must be in VALID state"));
+            ReplyAttributes::Sa(sa) if sa.lifecycle() <= Lifecycle::Dying => sa,
+            ReplyAttributes::Sa(_) | ReplyAttributes::Larval(_) => {
+                return Err(NetlinkError::invalid("SA must be in VALID state"));
             }
         };
         let window = sa.config().window;
@@ -115,7 +115,7 @@ impl Server {
 
     /// Notifies listeners of states whose counters exceed their thresholds. `snapshot` is the
     /// newest; does nothing before [`Server::poll_counters`].
-    pub fn tell_counters(&mut self, snapshot: &Snapshot, now: Moment, out: &mut Outbox) {
+    pub fn notify_counters(&mut self, snapshot: &Snapshot, now: Moment, out: &mut Outbox) {
         if !self.clients.are_listening(Groups::AEVENTS) {
             self.next_look = None;
             return;
@@ -127,8 +127,8 @@ impl Server {
         for sa in snapshot.sad.iter() {
             let Some(cause) = sa.due(now) else { continue };
             let cause = match cause {
-                Cause::Packets => CAUSE_PACKETS,
-                Cause::Time => CAUSE_TIME,
+                AeventCause::Packets => CAUSE_PACKETS,
+                AeventCause::Time => CAUSE_TIME,
             };
             out.multicast(&self.clients, Groups::AEVENTS, || {
                 let mut datagram = super::notify::begin(MessageType::NewAe, 0);
@@ -139,7 +139,7 @@ impl Server {
     }
 
     /// `build_aevent`.
-    fn put_counters(&self, datagram: &mut Datagram, sa: &Sa, flags: u32) {
+    fn put_counters(&self, datagram: &mut NetlinkDatagram, sa: &Sa, flags: u32) {
         let config = sa.config();
         datagram.put(&RawAevent {
             id: encode::id(sa),
@@ -162,7 +162,7 @@ fn pauses(states: usize) -> u32 {
     u32::try_from(states / QUICKLY_LOOKED_AT).unwrap_or(u32::MAX).saturating_add(1)
 }
 
-fn put_thresholds(datagram: &mut Datagram, flags: u32, thresholds: Thresholds) {
+fn put_thresholds(datagram: &mut NetlinkDatagram, flags: u32, thresholds: AeventThresholds) {
     if flags & REPLAY_THRESHOLD != 0 {
         datagram.attribute(AttributeType::ReplayThresh, &thresholds.packets);
     }

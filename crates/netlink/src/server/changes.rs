@@ -1,6 +1,6 @@
 //! Notifications of changes that the owner of the databases made itself.
 
-use uxfrm_engine::{Changes, Mark, PolicyChange, PolicyEntry, Sa, SaId, UpdatedSa};
+use uxfrm_engine::{ChangeSet, Mark, PolicyChange, PolicyEntry, Sa, SaId, UpdatedSa};
 
 use super::{
     Server,
@@ -20,8 +20,8 @@ use crate::{
 impl Server {
     /// Notifies listeners of changed states and policies; deletions first, as a new one may reuse a
     /// name.
-    pub fn tell_changes(&self, changes: &Changes, out: &mut Outbox) {
-        let Changes { added, removed, updated, policies, defaults: _ } = changes;
+    pub fn notify_changes(&self, changes: &ChangeSet, out: &mut Outbox) {
+        let ChangeSet { added, removed, updated, policies, defaults: _ } = changes;
         removed.iter().for_each(|sa| self.notify_sa_deleted(sa, out));
         added.iter().for_each(|sa| self.notify_sa_added(MessageType::NewSa, sa, out));
         for UpdatedSa { after, .. } in updated {
@@ -36,7 +36,7 @@ impl Server {
     }
 
     /// Tells a client of lost states, each as a hard expiry.
-    pub fn tell_lost(&self, to: ClientId, lost: &[(SaId, Mark)], out: &mut Outbox) {
+    pub fn notify_lost(&self, to: ClientId, lost: &[(SaId, Mark)], out: &mut Outbox) {
         for (id, mark) in lost {
             out.answer(to, notify::larval_expired(&Larval::named(*id, *mark), self.calendar));
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bitflags::bitflags;
-use uxfrm_netlink_wire::{Flags, Message};
+use uxfrm_netlink_wire::{NetlinkFlags, NetlinkMessage};
 
 use super::dump::Dump;
 
@@ -43,7 +43,7 @@ bitflags! {
 bitflags! {
     /// Socket options that change answers: option n is bit n, as in greetings.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub struct Options: u32 {
+    pub struct SocketOptions: u32 {
         /// `NETLINK_CAP_ACK`: a refusal repeats only the header of its request.
         const CAP_ACK = 1 << 10;
         /// `NETLINK_EXT_ACK`: error text and offset.
@@ -62,7 +62,7 @@ pub(crate) struct Clients(BTreeMap<ClientId, Client>);
 #[derive(Debug, Default)]
 pub(crate) struct Client {
     pub(crate) groups: Groups,
-    pub(crate) options: Options,
+    pub(crate) options: SocketOptions,
     pub(crate) dump: Option<Dump>,
     chain: Chain,
 }
@@ -76,7 +76,7 @@ enum Chain {
 }
 
 impl Clients {
-    pub(crate) fn join(&mut self, id: ClientId, groups: Groups, options: Options) {
+    pub(crate) fn join(&mut self, id: ClientId, groups: Groups, options: SocketOptions) {
         let client = self.0.entry(id).or_default();
         client.groups = groups;
         client.options = options;
@@ -87,14 +87,14 @@ impl Clients {
     }
 
     /// Whether an earlier chained request was refused, so that this one is skipped.
-    pub(crate) fn is_chain_broken(&self, id: ClientId, message: Message<'_>) -> bool {
+    pub(crate) fn is_chain_broken(&self, id: ClientId, message: NetlinkMessage<'_>) -> bool {
         self.known(id).is_some_and(|client| {
             client.chain == Chain::Broken && client.is_chained(message.flags())
         })
     }
 
     /// Notes a refusal, which breaks the chain.
-    pub(crate) fn record_refusal(&mut self, id: ClientId, message: Message<'_>) {
+    pub(crate) fn record_refusal(&mut self, id: ClientId, message: NetlinkMessage<'_>) {
         if let Some(client) = self.0.get_mut(&id)
             && client.is_chained(message.flags())
         {
@@ -107,8 +107,8 @@ impl Clients {
         self.0.entry(id).or_default()
     }
 
-    pub(crate) fn options(&self, id: ClientId) -> Options {
-        self.known(id).map_or_else(Options::default, |client| client.options)
+    pub(crate) fn options(&self, id: ClientId) -> SocketOptions {
+        self.known(id).map_or_else(SocketOptions::default, |client| client.options)
     }
 
     pub(crate) fn known(&self, id: ClientId) -> Option<&Client> {
@@ -126,7 +126,7 @@ impl Clients {
 }
 
 impl Client {
-    fn is_chained(&self, flags: Flags) -> bool {
-        self.options.contains(Options::CHAINS) && flags.contains(Flags::CHAINED)
+    fn is_chained(&self, flags: NetlinkFlags) -> bool {
+        self.options.contains(SocketOptions::CHAINS) && flags.contains(NetlinkFlags::CHAINED)
     }
 }

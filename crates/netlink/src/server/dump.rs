@@ -5,11 +5,11 @@
 use std::{iter::Peekable, sync::Arc, vec};
 
 use uxfrm_engine::{Database, PolicyCursor, PolicyEntry, Sa, StateCursor};
-use uxfrm_netlink_wire::{Flags, Message, NLMSG_DONE, NetlinkHeader};
+use uxfrm_netlink_wire::{NLMSG_DONE, NetlinkFlags, NetlinkHeader, NetlinkMessage};
 
-use super::{Server, client::ClientId, larval::Larval, state::Found};
+use super::{Server, client::ClientId, larval::Larval, state::ReplyAttributes};
 use crate::{
-    AttributeType, Attributes, Datagram, MessageType, Refusal,
+    AttributeType, Attributes, MessageType, NetlinkDatagram, NetlinkError,
     address::{family_number, matches, raw},
     datagram::DUMP_LEN,
     decode::common::protocol_is_meant,
@@ -31,7 +31,7 @@ const AT_ONCE: usize = 256;
 /// One datagram of a dump.
 pub(super) struct Part {
     /// Empty where the states looked at were none that the client wants to see.
-    pub(super) datagram: Datagram,
+    pub(super) datagram: NetlinkDatagram,
     pub(super) is_last: bool,
 }
 
@@ -64,7 +64,7 @@ struct Walk {
 
 #[derive(Debug)]
 enum Item {
-    State(Found),
+    State(ReplyAttributes),
     Policy(Arc<PolicyEntry>),
 }
 
@@ -80,10 +80,10 @@ impl Server {
         &mut self,
         client: ClientId,
         kind: MessageType,
-        message: Message<'_>,
-    ) -> Result<(), Refusal> {
+        message: NetlinkMessage<'_>,
+    ) -> Result<(), NetlinkError> {
         if self.is_dumping(client) {
-            return Err(Refusal::bare(number::EBUSY));
+            return Err(NetlinkError::bare(number::EBUSY));
         }
         let rest = if kind == MessageType::GetSa {
             // A wrong filter is said at the end of a dump of nothing.
@@ -114,11 +114,11 @@ impl Dump {
         calendar: Calendar,
         database: &Database,
     ) -> Part {
-        let mut datagram = Datagram::for_dump();
+        let mut datagram = NetlinkDatagram::for_dump();
         let seq = self.seq;
         let mut fits = |item: &Item| {
             let before = datagram.len();
-            datagram.begin(item.kind() as u16, Flags::MULTI.bits(), seq, client.port);
+            datagram.begin(item.kind() as u16, NetlinkFlags::MULTI.bits(), seq, client.port);
             item.put(&mut datagram, calendar);
             let fits = before == 0 || datagram.len() <= DUMP_LEN;
             if !fits {
@@ -142,7 +142,9 @@ impl Dump {
                 Rest::States(_) | Rest::Policies(_) => 0,
                 Rest::Refused(errno) => errno,
             };
-            datagram.begin(NLMSG_DONE, Flags::MULTI.bits(), self.seq, client.port).put(&-errno);
+            datagram
+                .begin(NLMSG_DONE, NetlinkFlags::MULTI.bits(), self.seq, client.port)
+                .put(&-errno);
         }
         Part { datagram, is_last }
     }
@@ -156,12 +158,12 @@ impl Walk {
         for sa in states.by_ref().take(AT_ONCE) {
             let is_younger = |larval: &Larval| larval.added >= sa.added();
             while let Some(larval) = larvals.peek().filter(|larval| is_younger(larval)) {
-                if !fits(&Item::State(Found::Larval(larval.clone()))) {
+                if !fits(&Item::State(ReplyAttributes::Larval(larval.clone()))) {
                     return Reach::Halt;
                 }
                 larvals.next();
             }
-            if filter.takes_sa(sa) && !fits(&Item::State(Found::Sa(Arc::clone(sa)))) {
+            if filter.takes_sa(sa) && !fits(&Item::State(ReplyAttributes::Sa(Arc::clone(sa)))) {
                 return Reach::Halt;
             }
             *cursor = StateCursor::behind(sa);
@@ -170,7 +172,7 @@ impl Walk {
             return Reach::Halt;
         }
         while let Some(larval) = larvals.peek() {
-            if !fits(&Item::State(Found::Larval(larval.clone()))) {
+            if !fits(&Item::State(ReplyAttributes::Larval(larval.clone()))) {
                 return Reach::Halt;
             }
             larvals.next();
@@ -187,7 +189,7 @@ impl Item {
         }
     }
 
-    fn put(&self, datagram: &mut Datagram, calendar: Calendar) {
+    fn put(&self, datagram: &mut NetlinkDatagram, calendar: Calendar) {
         match self {
             Self::State(found) => found.put(datagram, calendar),
             Self::Policy(entry) => {
@@ -199,11 +201,11 @@ impl Item {
 }
 
 impl Filter {
-    fn parse(message: Message<'_>) -> Result<Self, Refusal> {
+    fn parse(message: NetlinkMessage<'_>) -> Result<Self, NetlinkError> {
         let attributes = Attributes::parse(message.body(), NetlinkHeader::LEN)?;
         let addresses = attributes.read::<RawAddressFilter>(AttributeType::AddressFilter);
         if addresses.is_some_and(|filter| filter.source_len.max(filter.destination_len) > 128) {
-            return Err(Refusal::bare(number::EINVAL));
+            return Err(NetlinkError::bare(number::EINVAL));
         }
         let protocol = attributes.read(AttributeType::Proto).unwrap_or(0);
         Ok(Self { protocol, addresses })

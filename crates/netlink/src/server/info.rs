@@ -1,11 +1,11 @@
 //! Counts, hash thresholds and defaults: GETSADINFO, NEW- and GETSPDINFO, SET- and GETDEFAULT.
 
-use uxfrm_engine::{Action, Defaults, Direction};
+use uxfrm_engine::{Action, DefaultActions, Direction};
 use uxfrm_netlink_wire::RawAttributes;
 
 use super::{Call, LEFTOVER, Server, client::Groups};
 use crate::{
-    Datagram, MessageType, Refusal,
+    MessageType, NetlinkDatagram, NetlinkError,
     encode::policy::default_number,
     layout::{RawDefaults, RawHashInfo, RawSpdInfo, RawThreshold},
 };
@@ -48,7 +48,7 @@ impl Thresholds {
         &mut self,
         bytes: &[u8],
         start: usize,
-    ) -> Result<Option<&'static str>, Refusal> {
+    ) -> Result<Option<&'static str>, NetlinkError> {
         let mut attributes = RawAttributes::of(bytes);
         let mut new = *self;
         let mut given = false;
@@ -58,7 +58,7 @@ impl Thresholds {
                 continue;
             }
             let Ok((threshold, _)) = RawThreshold::read_from_prefix(attribute.value) else {
-                return Err(Refusal::too_short(start + attribute.offset));
+                return Err(NetlinkError::too_short(start + attribute.offset));
             };
             given = true;
             let highest = threshold.local.max(threshold.remote);
@@ -69,10 +69,10 @@ impl Thresholds {
             }
         }
         if ipv4_is_wrong {
-            return Err(Refusal::invalid("Invalid hash threshold (must be <= 32 for IPv4)"));
+            return Err(NetlinkError::invalid("Invalid hash threshold (must be <= 32 for IPv4)"));
         }
         if ipv6_is_wrong {
-            return Err(Refusal::invalid("Invalid hash threshold (must be <= 128 for IPv6)"));
+            return Err(NetlinkError::invalid("Invalid hash threshold (must be <= 128 for IPv6)"));
         }
         *self = new;
         let leftover = (attributes.leftover() != 0).then_some(LEFTOVER);
@@ -82,7 +82,7 @@ impl Thresholds {
 }
 
 impl Server {
-    pub(super) fn sad_info(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
+    pub(super) fn sad_info(&self, call: &mut Call<'_>) -> Result<(), NetlinkError> {
         let flags: u32 = call.head()?;
         let count = call.database.current().sad.len() + self.larvals.len();
         let count = u32::try_from(count).unwrap_or(u32::MAX);
@@ -96,7 +96,7 @@ impl Server {
         Ok(())
     }
 
-    pub(super) fn spd_info(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
+    pub(super) fn spd_info(&self, call: &mut Call<'_>) -> Result<(), NetlinkError> {
         let flags: u32 = call.head()?;
         let mut counts = [0_u32; 3];
         call.database
@@ -127,7 +127,7 @@ impl Server {
     }
 
     /// Numbers that are neither block nor accept leave a direction as it is.
-    pub(super) fn set_defaults(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
+    pub(super) fn set_defaults(&self, call: &mut Call<'_>) -> Result<(), NetlinkError> {
         let wanted: RawDefaults = call.head()?;
         let action = |number, old| match number {
             1 => Action::Block,
@@ -136,7 +136,7 @@ impl Server {
         };
         let defaults = call.database.apply(call.now, |change| {
             let old = change.defaults();
-            let new = Defaults {
+            let new = DefaultActions {
                 inbound: action(wanted.inbound, old.inbound),
                 forward: action(wanted.forward, old.forward),
                 outbound: action(wanted.outbound, old.outbound),
@@ -145,14 +145,14 @@ impl Server {
             new
         });
         call.out.multicast(&self.clients, Groups::POLICY, || {
-            let mut datagram = Datagram::new(MessageType::GetDefault as u16, 0, 0, 0);
+            let mut datagram = NetlinkDatagram::new(MessageType::GetDefault as u16, 0, 0, 0);
             datagram.put(&raw(defaults));
             datagram
         });
         Ok(())
     }
 
-    pub(super) fn defaults(call: &mut Call<'_>) -> Result<(), Refusal> {
+    pub(super) fn defaults(call: &mut Call<'_>) -> Result<(), NetlinkError> {
         let mut datagram = call.answer(MessageType::GetDefault);
         datagram.put(&raw(call.database.current().spd.defaults()));
         call.out.answer(call.client, datagram);
@@ -161,18 +161,18 @@ impl Server {
 }
 
 /// What a message says that has all of them.
-pub(super) const fn defaults(raw: RawDefaults) -> Defaults {
+pub(super) const fn defaults(raw: RawDefaults) -> DefaultActions {
     const fn action(number: u8) -> Action {
         if number == 1 { Action::Block } else { Action::Allow }
     }
-    Defaults {
+    DefaultActions {
         inbound: action(raw.inbound),
         forward: action(raw.forward),
         outbound: action(raw.outbound),
     }
 }
 
-pub(super) fn raw(defaults: Defaults) -> RawDefaults {
+pub(super) fn raw(defaults: DefaultActions) -> RawDefaults {
     RawDefaults {
         inbound: default_number(defaults.inbound),
         forward: default_number(defaults.forward),

@@ -10,13 +10,13 @@ use std::{
 
 use uxfrm_engine::{
     Cpu, DeviceId, Direction, Family, FlowKey, Handle, IfId, Mark, Moment, OffloadKind, PortMask,
-    Prefix, Reqid, SaId, Selector, Spi, Wanted,
+    Prefix, Reqid, SaId, SaRequest, Selector, Spi,
 };
 use zerocopy::FromZeros as _;
 
 use super::{Call, Server, state::no_such_state};
 use crate::{
-    Attributes, Datagram, MessageType, Refusal,
+    Attributes, MessageType, NetlinkDatagram, NetlinkError,
     address::{self, address, raw},
     attribute::AttributeType,
     decode::common,
@@ -92,7 +92,7 @@ impl Larval {
 
     /// For a packet's acquire (`xfrm_init_tempstate`).
     pub(super) fn asked(
-        wanted: &Wanted,
+        wanted: &SaRequest,
         flow: &FlowKey,
         seq: u32,
         now: Moment,
@@ -159,7 +159,7 @@ impl Larval {
 
     /// Whether this state serves a packet's acquire: same path, no SPI; its selector does not count
     /// (`xfrm_state_find`, `xfrm_state_look_at`).
-    pub(super) fn serves(&self, wanted: &Wanted) -> bool {
+    pub(super) fn serves(&self, wanted: &SaRequest) -> bool {
         let any = |address: IpAddr| address.is_unspecified();
         (self.source == wanted.source || any(self.source) || any(wanted.source))
             && self.mode.0 == common::mode_number(wanted.mode)
@@ -204,7 +204,7 @@ impl Larval {
         );
         info.id = self.raw_id();
         info.source = raw(self.source);
-        let limits = uxfrm_engine::Limits::default();
+        let limits = uxfrm_engine::LifetimeLimits::default();
         info.limits = encode::limits(&limits);
         (info.limits.soft_added, info.limits.soft_used, info.limits.hard_used) = (0, 0, 0);
         info.limits.hard_added = self.lifetime.into();
@@ -225,7 +225,7 @@ impl Larval {
         }
     }
 
-    pub(crate) fn attributes(&self, out: &mut Datagram) {
+    pub(crate) fn attributes(&self, out: &mut NetlinkDatagram) {
         encode::put_mark(out, self.mark);
         out.attribute(AttributeType::ReplayVal, &RawReplay::new_zeroed());
         if let Some((device, _)) = self.device {
@@ -236,7 +236,7 @@ impl Larval {
         self.put_cpu(out);
     }
 
-    pub(crate) fn put_cpu(&self, out: &mut Datagram) {
+    pub(crate) fn put_cpu(&self, out: &mut NetlinkDatagram) {
         if let Some(pcpu) = self.pcpu {
             out.attribute(AttributeType::SaPcpu, &pcpu.0);
         }
@@ -245,7 +245,7 @@ impl Larval {
 
 impl Server {
     /// ALLOCSPI: answers with the larval state.
-    pub(super) fn allocate_spi(&mut self, call: &mut Call<'_>) -> Result<(), Refusal> {
+    pub(super) fn allocate_spi(&mut self, call: &mut Call<'_>) -> Result<(), NetlinkError> {
         let request: RawSpiRequest = call.head()?;
         check_range(&request)?;
         self.check_pcpu(call, number::EINVAL)?;
@@ -272,7 +272,7 @@ impl Server {
         id: SaId,
         (min, max): (u32, u32),
         call: &Call<'_>,
-    ) -> Result<Spi, Refusal> {
+    ) -> Result<Spi, NetlinkError> {
         let snapshot = call.database.current();
         let is_free = |larvals: &Self, spi: u32| {
             let id = SaId { spi: Spi(spi), ..id };
@@ -289,7 +289,7 @@ impl Server {
             (min..=last).find(|spi| is_free(self, *spi))
         };
         tried.or_else(walked).map(Spi).ok_or(
-            const { Refusal::new(number::ENOENT, "No SPI available in the requested range") },
+            const { NetlinkError::new(number::ENOENT, "No SPI available in the requested range") },
         )
     }
 }
@@ -308,36 +308,37 @@ fn only(flow: &FlowKey) -> Selector {
 }
 
 /// `verify_spi_info`.
-fn check_range(request: &RawSpiRequest) -> Result<(), Refusal> {
+fn check_range(request: &RawSpiRequest) -> Result<(), NetlinkError> {
     const ESP: u8 = 50;
     const AH: u8 = 51;
     const COMP: u8 = 108;
     match request.sa.id.protocol {
         ESP | AH => {}
         COMP if request.max >= 0x10000 => {
-            return Err(Refusal::invalid("IPCOMP SPI must be <= 65535"));
+            return Err(NetlinkError::invalid("IPCOMP SPI must be <= 65535"));
         }
         COMP => {}
-        _ => return Err(Refusal::invalid("Invalid protocol, must be one of AH, ESP, IPCOMP")),
+        _ => return Err(NetlinkError::invalid("Invalid protocol, must be one of AH, ESP, IPCOMP")),
     }
     if request.min > request.max {
-        return Err(Refusal::invalid("Invalid SPI range: min > max"));
+        return Err(NetlinkError::invalid("Invalid SPI range: min > max"));
     }
     // A refused CPI makes a key manager go on without compression (RFC 7296 §2.22); a reserved one
     // would be followed by a state that cannot be added.
     if request.sa.id.protocol == COMP {
-        return Err(Refusal::new(number::EPROTONOSUPPORT, "IPComp is not supported"));
+        return Err(NetlinkError::new(number::EPROTONOSUPPORT, "IPComp is not supported"));
     }
     Ok(())
 }
 
-fn template(request: &RawSpiRequest, call: &Call<'_>) -> Result<AcqTemplate, Refusal> {
+fn template(request: &RawSpiRequest, call: &Call<'_>) -> Result<AcqTemplate, NetlinkError> {
     let sa = &request.sa;
     // The kernel reserves an SPI without a family too, which no look-up finds.
-    let family =
-        address::family(sa.family).ok_or_else(|| Refusal::from(uxfrm_engine::Error::Family))?;
-    let protocol = common::protocol(sa.id.protocol)
-        .ok_or(const { Refusal::invalid("Invalid protocol, must be one of AH, ESP, IPCOMP") })?;
+    let family = address::family(sa.family)
+        .ok_or_else(|| NetlinkError::from(uxfrm_engine::Error::Family))?;
+    let protocol = common::protocol(sa.id.protocol).ok_or(
+        const { NetlinkError::invalid("Invalid protocol, must be one of AH, ESP, IPCOMP") },
+    )?;
     Ok(AcqTemplate {
         id: SaId { destination: address(family, sa.id.destination), spi: Spi(0), protocol },
         source: address(family, sa.source),

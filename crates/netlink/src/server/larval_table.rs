@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use uxfrm_engine::{DeviceId, FlowKey, Handle, Mark, Moment, Sa, SaId, SaProtocol, Spi, Wanted};
+use uxfrm_engine::{DeviceId, FlowKey, Handle, Mark, Moment, Sa, SaId, SaProtocol, SaRequest, Spi};
 
 use super::larval::{AcqTemplate, Larval};
 use crate::decode::common;
@@ -24,13 +24,13 @@ pub(super) struct LarvalTable {
     without_spi: Index<(IpAddr, SaProtocol)>,
     by_seq: Index<u32>,
     /// Acquires of packets.
-    asked: HashMap<Wanted, Serial>,
+    asked: HashMap<SaRequest, Serial>,
     expiries: BTreeSet<(Moment, Serial)>,
     lifetime: u32,
     random: u64,
     acquires: u32,
     /// Acquires that devices refused, and when they are retried.
-    refused: HashMap<Wanted, Moment>,
+    refused: HashMap<SaRequest, Moment>,
     /// Device handles of removed larval states.
     released: Vec<(DeviceId, Handle)>,
     /// Whether `asked` or `refused` changed since workers were told.
@@ -47,7 +47,7 @@ enum Undo {
     /// It was changed from this.
     Changed(Serial, Larval),
     /// It was removed, and these acquires were answered by it.
-    Removed(Serial, Larval, Vec<Wanted>),
+    Removed(Serial, Larval, Vec<SaRequest>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -138,7 +138,7 @@ impl LarvalTable {
     }
 
     /// Pending acquires and when they expire.
-    pub(super) fn pending(&self) -> Arc<HashMap<Wanted, Moment>> {
+    pub(super) fn pending(&self) -> Arc<HashMap<SaRequest, Moment>> {
         let until = |serial| self.all.get(serial).map(Larval::expires);
         Arc::new(
             self.asked
@@ -149,7 +149,7 @@ impl LarvalTable {
     }
 
     /// Acquires that devices refused.
-    pub(super) fn refused(&self) -> Arc<HashMap<Wanted, Moment>> {
+    pub(super) fn refused(&self) -> Arc<HashMap<SaRequest, Moment>> {
         Arc::new(self.refused.clone())
     }
 
@@ -208,7 +208,7 @@ impl LarvalTable {
     }
 
     /// Whether a packet's acquire needs a new larval state: none serves it and there is room.
-    pub(super) fn needs_acquire(&mut self, wanted: &Wanted, now: Moment) -> bool {
+    pub(super) fn needs_acquire(&mut self, wanted: &SaRequest, now: Moment) -> bool {
         let is_refused = self.refused.get(wanted).is_some_and(|again| now < *again);
         if is_refused || self.asked.contains_key(wanted) || self.asked.len() >= MOST_ASKED {
             return false;
@@ -223,7 +223,7 @@ impl LarvalTable {
     }
 
     /// Notes that a device refused a larval state.
-    pub(super) fn refuse(&mut self, wanted: Wanted, now: Moment) {
+    pub(super) fn refuse(&mut self, wanted: SaRequest, now: Moment) {
         self.refused.retain(|_, again| now < *again);
         self.refused.insert(wanted, now.plus(ASK_AGAIN));
         self.changed = true;
@@ -232,7 +232,7 @@ impl LarvalTable {
     /// Inserts the larval state for a packet's acquire.
     pub(super) fn acquire(
         &mut self,
-        wanted: &Wanted,
+        wanted: &SaRequest,
         flow: &FlowKey,
         device: Option<(DeviceId, Handle)>,
         now: Moment,

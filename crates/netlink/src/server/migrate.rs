@@ -15,7 +15,7 @@ use zerocopy::FromBytes as _;
 
 use super::{Call, Server, client::Groups};
 use crate::{
-    AttributeType, MessageType, Refusal,
+    AttributeType, MessageType, NetlinkError,
     address::{self, address},
     decode::{common, state as decode},
     encode::policy::put_kind,
@@ -38,10 +38,10 @@ const MOST: usize = uxfrm_engine::MAX_TEMPLATES;
 const ANY_PROTOCOL: u8 = 255;
 
 impl Server {
-    pub(super) fn migrate(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
+    pub(super) fn migrate(&self, call: &mut Call<'_>) -> Result<(), NetlinkError> {
         let id: RawPolicyId = call.head()?;
         if !call.attributes.has(AttributeType::Migrate) {
-            return Err(Refusal::invalid("Missing required MIGRATE attribute"));
+            return Err(NetlinkError::invalid("Missing required MIGRATE attribute"));
         }
         let kind = common::policy_kind(&call.attributes)?;
         let raw = entries(call)?;
@@ -50,7 +50,7 @@ impl Server {
         // What names no family or protocol that there is, no template has.
         let migrations: Vec<_> = raw.iter().filter_map(migration).collect();
         let templates = moved(entry.templates().collect(), &migrations)
-            .ok_or(const { Refusal::bare(number::ENODATA) })?;
+            .ok_or(const { NetlinkError::bare(number::ENODATA) })?;
         let if_id = common::if_id(&call.attributes);
         let encap = call
             .attributes
@@ -68,9 +68,9 @@ impl Server {
             });
             let doomed: Vec<_> = doomed.collect();
             // Whatever is wrong with one, the kernel says this.
-            change.move_sas(doomed).map_err(|_| Refusal::bare(number::ENODATA))?;
+            change.move_sas(doomed).map_err(|_| NetlinkError::bare(number::ENODATA))?;
             let policy = uxfrm_engine::Policy { templates, index: entry.index(), ..entry.policy() };
-            change.update_policy(policy).map(|_| ()).map_err(Refusal::from)
+            change.update_policy(policy).map(|_| ()).map_err(NetlinkError::from)
         })?;
         self.notify_migration(&id, kind, &raw, call);
         Ok(())
@@ -134,20 +134,20 @@ impl Migration {
 }
 
 /// `copy_from_user_migrate`, `xfrm_migrate_check`.
-fn entries(call: &Call<'_>) -> Result<Vec<RawMigration>, Refusal> {
+fn entries(call: &Call<'_>) -> Result<Vec<RawMigration>, NetlinkError> {
     let value = call.attributes.value(AttributeType::Migrate).unwrap_or_default();
     let raw: Vec<_> = value
         .chunks_exact(size_of::<RawMigration>())
         .filter_map(|bytes| RawMigration::read_from_bytes(bytes).ok())
         .collect();
     if raw.is_empty() || raw.len() > MOST {
-        return Err(Refusal::invalid(
+        return Err(NetlinkError::invalid(
             "Invalid number of SAs to migrate, must be 0 < num <= XFRM_MAX_DEPTH (6)",
         ));
     }
     for (place, one) in raw.iter().enumerate() {
         if is_null(one.new_family, one.new_destination) || is_null(one.new_family, one.new_source) {
-            return Err(Refusal::invalid(
+            return Err(NetlinkError::invalid(
                 "Addresses in the MIGRATE attribute's list cannot be null",
             ));
         }
@@ -157,7 +157,9 @@ fn entries(call: &Call<'_>) -> Result<Vec<RawMigration>, Refusal> {
                 && (other.reqid, other.old_family) == (one.reqid, one.old_family)
         };
         if raw.iter().skip(place + 1).any(same) {
-            return Err(Refusal::invalid("Entries in the MIGRATE attribute's list must be unique"));
+            return Err(NetlinkError::invalid(
+                "Entries in the MIGRATE attribute's list must be unique",
+            ));
         }
     }
     Ok(raw)
@@ -174,11 +176,11 @@ fn policy(
     kind: PolicyKind,
     direction: Direction,
     call: &Call<'_>,
-) -> Result<Arc<PolicyEntry>, Refusal> {
+) -> Result<Arc<PolicyEntry>, NetlinkError> {
     const NOT_FOUND: &str = "Target policy not found";
     let selector = &id.selector;
     let family = address::family(selector.family)
-        .ok_or(const { Refusal::new(number::EAFNOSUPPORT, NOT_FOUND) })?;
+        .ok_or(const { NetlinkError::new(number::EAFNOSUPPORT, NOT_FOUND) })?;
     let named = selector.protocol != ANY_PROTOCOL;
     let flow = FlowKey {
         source: address(family, selector.source),
@@ -191,7 +193,7 @@ fn policy(
         ifindex: if named { selector.ifindex } else { 0 },
     };
     let found = call.database.current().spd.lookup_kind(kind, direction, &flow);
-    found.cloned().ok_or(const { Refusal::new(number::ENOENT, NOT_FOUND) })
+    found.cloned().ok_or(const { NetlinkError::new(number::ENOENT, NOT_FOUND) })
 }
 
 /// The kernel takes an unknown old family for IPv4 (`xfrm_addr_equal`) and stores an unknown new

@@ -4,12 +4,12 @@ use std::{net::SocketAddr, sync::Arc};
 
 use uxfrm_engine::{
     Database, Direction, Event, FlowKey, Lifecycle, Moment, PolicyEntry, PolicyIndex, PolicyKind,
-    Sa, SaId, Snapshot, Template, Wanted,
+    Sa, SaId, SaRequest, Snapshot, Template,
 };
 
 use super::{Server, client::Groups, larval::Larval, outbox::Outbox};
 use crate::{
-    Datagram, MessageType,
+    MessageType, NetlinkDatagram,
     address::raw,
     encode::{
         common::{self, Calendar},
@@ -69,7 +69,7 @@ pub(super) fn event(
 }
 
 /// `build_expire`.
-pub(super) fn sa_expired(sa: &Sa, limit: Limit, pid: u32, calendar: Calendar) -> Datagram {
+pub(super) fn sa_expired(sa: &Sa, limit: Limit, pid: u32, calendar: Calendar) -> NetlinkDatagram {
     let mut datagram = begin(MessageType::Expire, pid);
     let sa_info = state::info(sa, calendar);
     datagram.put(&RawExpire { sa: sa_info, hard: limit.to_byte(), pad: [0; 7] });
@@ -81,7 +81,7 @@ pub(super) fn sa_expired(sa: &Sa, limit: Limit, pid: u32, calendar: Calendar) ->
 }
 
 /// A larval state that no key manager completed expires hard.
-pub(super) fn larval_expired(larval: &Larval, calendar: Calendar) -> Datagram {
+pub(super) fn larval_expired(larval: &Larval, calendar: Calendar) -> NetlinkDatagram {
     let mut datagram = begin(MessageType::Expire, 0);
     datagram.put(&RawExpire {
         sa: larval.info(calendar),
@@ -100,7 +100,7 @@ pub(super) fn policy_expired(
     limit: Limit,
     pid: u32,
     calendar: Calendar,
-) -> Datagram {
+) -> NetlinkDatagram {
     let mut datagram = begin(MessageType::PolExpire, pid);
     let info = policy::info(entry, calendar);
     datagram.put(&RawPolicyExpire { policy: info, hard: limit.to_byte(), pad: [0; 7] });
@@ -132,7 +132,7 @@ fn acquire(
     server: &mut Server,
     database: &mut Database,
     (entry, template): (&PolicyEntry, &Template),
-    (wanted, flow): (&Wanted, &FlowKey),
+    (wanted, flow): (&SaRequest, &FlowKey),
     now: Moment,
     out: &mut Outbox,
 ) {
@@ -203,6 +203,6 @@ fn asking_policy<'a>(
 }
 
 /// Notifications have sequence number 0.
-pub(super) fn begin(kind: MessageType, pid: u32) -> Datagram {
-    Datagram::new(kind as u16, 0, 0, pid)
+pub(super) fn begin(kind: MessageType, pid: u32) -> NetlinkDatagram {
+    NetlinkDatagram::new(kind as u16, 0, 0, pid)
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::client::{ClientId, Clients, Groups};
-use crate::Datagram;
+use crate::NetlinkDatagram;
 
 /// Datagrams to be sent, in order.
 #[derive(Debug, Default)]
@@ -15,7 +15,7 @@ pub struct Delivery {
     /// For whom.
     pub to: ClientId,
     /// What.
-    pub datagram: Arc<Datagram>,
+    pub datagram: Arc<NetlinkDatagram>,
     /// The multicast group; `None` for an answer. If a listener's queue is full its notifications
     /// are dropped and it gets `ENOBUFS`; answers wait.
     pub group: Option<Groups>,
@@ -42,7 +42,7 @@ impl Outbox {
         self.0.truncate(len);
     }
 
-    pub(crate) fn answer(&mut self, to: ClientId, datagram: Datagram) {
+    pub(crate) fn answer(&mut self, to: ClientId, datagram: NetlinkDatagram) {
         self.0.push(Delivery { to, datagram: Arc::new(datagram), group: None });
     }
 
@@ -51,7 +51,7 @@ impl Outbox {
         &mut self,
         clients: &Clients,
         group: Groups,
-        datagram: impl FnOnce() -> Datagram,
+        datagram: impl FnOnce() -> NetlinkDatagram,
     ) {
         if !clients.are_listening(group) {
             return;

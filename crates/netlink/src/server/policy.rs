@@ -6,7 +6,7 @@ use uxfrm_engine::{PolicyEntry, PolicyFlags, PolicyKey};
 
 use super::{Call, Server, client::Groups, notify};
 use crate::{
-    MessageType, Refusal,
+    MessageType, NetlinkError,
     decode::{common, policy as decode},
     encode::policy::{self as encode, ByName},
     layout::{RawPolicy, RawPolicyExpire, RawPolicyId},
@@ -15,7 +15,11 @@ use crate::{
 
 impl Server {
     /// NEWPOLICY and UPDPOLICY.
-    pub(super) fn add_policy(&self, kind: MessageType, call: &mut Call<'_>) -> Result<(), Refusal> {
+    pub(super) fn add_policy(
+        &self,
+        kind: MessageType,
+        call: &mut Call<'_>,
+    ) -> Result<(), NetlinkError> {
         let mut policy = decode::policy(&call.head::<RawPolicy>()?, &call.attributes)?;
         policy.flags.remove(PolicyFlags::HELD);
         let entry = call.database.apply(call.now, |change| {
@@ -32,7 +36,7 @@ impl Server {
         Ok(())
     }
 
-    pub(super) fn delete_policy(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
+    pub(super) fn delete_policy(&self, call: &mut Call<'_>) -> Result<(), NetlinkError> {
         let id: RawPolicyId = call.head()?;
         let key = decode::key(&id, &call.attributes)?.ok_or(const { no_such_policy() })?;
         let entry = call.database.apply(call.now, |change| change.delete_policy(&key))?;
@@ -46,7 +50,7 @@ impl Server {
     }
 
     /// GETPOLICY of one.
-    pub(super) fn one_policy(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
+    pub(super) fn one_policy(&self, call: &mut Call<'_>) -> Result<(), NetlinkError> {
         let key = decode::key(&call.head()?, &call.attributes)?;
         let entry = find(call, key)?;
         let mut datagram = call.answer(MessageType::NewPolicy);
@@ -57,7 +61,7 @@ impl Server {
     }
 
     /// An empty flush is no error and is not notified.
-    pub(super) fn flush_policies(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
+    pub(super) fn flush_policies(&self, call: &mut Call<'_>) -> Result<(), NetlinkError> {
         let kind = common::policy_kind(&call.attributes)?;
         if call.database.apply(call.now, |change| change.flush_policies(kind)) != 0 {
             call.tell(&self.clients, Groups::POLICY, MessageType::FlushPolicy, |datagram| {
@@ -68,7 +72,7 @@ impl Server {
     }
 
     /// POLEXPIRE from a client: notifies, and deletes on a hard limit.
-    pub(super) fn expire_policy(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
+    pub(super) fn expire_policy(&self, call: &mut Call<'_>) -> Result<(), NetlinkError> {
         let raw: RawPolicyExpire = call.head()?;
         let id = RawPolicyId {
             selector: raw.policy.selector,
@@ -90,12 +94,12 @@ impl Server {
     }
 }
 
-fn find(call: &mut Call<'_>, key: Option<PolicyKey>) -> Result<Arc<PolicyEntry>, Refusal> {
+fn find(call: &mut Call<'_>, key: Option<PolicyKey>) -> Result<Arc<PolicyEntry>, NetlinkError> {
     let found = key
         .and_then(|key| call.database.apply(call.now, |change| change.find_policy(&key).cloned()));
     found.ok_or(const { no_such_policy() })
 }
 
-const fn no_such_policy() -> Refusal {
-    Refusal::bare(number::ENOENT)
+const fn no_such_policy() -> NetlinkError {
+    NetlinkError::bare(number::ENOENT)
 }

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use uxfrm_engine::{
-    Counters, Database, Defaults, Failures, History, Lifecycle, Moment, PolicyCursor, PolicyEntry,
-    Sa, StateCursor,
+    Counters, Database, DefaultActions, Lifecycle, Moment, PolicyCursor, PolicyEntry, Sa,
+    SaFailures, SaHistory, StateCursor,
 };
-use uxfrm_netlink_wire::{Flags, Message, Messages, NetlinkHeader, aligned};
+use uxfrm_netlink_wire::{NetlinkFlags, NetlinkHeader, NetlinkMessage, NetlinkMessages, aligned};
 
-use super::{Server, info, larval::Larval, state::Found};
+use super::{Server, info, larval::Larval, state::ReplyAttributes};
 use crate::{
-    AttributeType, Attributes, Datagram, MessageType, Refusal,
+    AttributeType, Attributes, MessageType, NetlinkDatagram, NetlinkError,
     decode::{policy as decode_policy, replay, state as decode_state},
     encode::{policy as encode_policy, state as encode_state},
     layout::{RawDefaults, RawPolicy, RawSa},
@@ -20,7 +20,7 @@ use crate::{
 
 /// What an exported message restored.
 #[derive(Debug)]
-pub enum Restored {
+pub enum RestoredItem {
     /// A state, with the sequence numbers and counters of the message.
     State(Arc<Sa>),
     /// Anything else.
@@ -29,7 +29,7 @@ pub enum Restored {
 
 impl Server {
     /// One message for each state, the oldest first.
-    pub fn portray_states(&self, database: &Database) -> Vec<(Arc<Sa>, Datagram)> {
+    pub fn export_states(&self, database: &Database) -> Vec<(Arc<Sa>, NetlinkDatagram)> {
         let mut states: Vec<_> = database.states_from(StateCursor::default()).cloned().collect();
         states.reverse();
         let portrait = |sa: Arc<Sa>| {
@@ -42,22 +42,22 @@ impl Server {
     }
 
     /// Messages for larval states, for policies, of one priority in their order, and for defaults.
-    pub fn portray_others(&self, database: &Database) -> Vec<Datagram> {
+    pub fn export_others(&self, database: &Database) -> Vec<NetlinkDatagram> {
         let larvals = self.larvals.iter().map(|larval| {
             let mut datagram = begin(MessageType::NewSa);
-            Found::Larval(larval.clone()).put(&mut datagram, self.calendar);
+            ReplyAttributes::Larval(larval.clone()).put(&mut datagram, self.calendar);
             datagram
         });
         let policies = database.policies_from(PolicyCursor::default());
         let mut policies: Vec<_> = policies.map(|(_, entry)| entry).collect();
-        policies.sort_by_key(|entry| entry.place().age());
+        policies.sort_by_key(|entry| entry.precedence().insertion_seq());
         let policies = policies.into_iter().map(|entry| self.portray_policy(entry));
         let mut defaults = begin(MessageType::SetDefault);
         defaults.put(&info::raw(database.current().spd.defaults()));
         larvals.chain(policies).chain([defaults]).collect()
     }
 
-    fn portray_policy(&self, entry: &PolicyEntry) -> Datagram {
+    fn portray_policy(&self, entry: &PolicyEntry) -> NetlinkDatagram {
         let mut datagram = begin(MessageType::NewPolicy);
         datagram.put(&encode_policy::info(entry, self.calendar));
         encode_policy::attributes(&mut datagram, entry);
@@ -73,35 +73,36 @@ impl Server {
         bytes: &[u8],
         database: &mut Database,
         now: Moment,
-    ) -> Result<Restored, Refusal> {
-        let message = Messages::of(bytes).next().ok_or(Refusal::bare(number::EINVAL))?;
+    ) -> Result<RestoredItem, NetlinkError> {
+        let message =
+            NetlinkMessages::of(bytes).next().ok_or(NetlinkError::bare(number::EINVAL))?;
         match MessageType::from_number(message.header.kind) {
             Some(MessageType::NewSa) => self.restore_state(message, database, now),
             Some(MessageType::NewPolicy) => {
-                self.restore_policy(message, database).map(|()| Restored::Other)
+                self.restore_policy(message, database).map(|()| RestoredItem::Other)
             }
             Some(MessageType::SetDefault) => {
                 let (raw, _) = parts::<RawDefaults>(message)?;
-                let defaults: Defaults = info::defaults(raw);
+                let defaults: DefaultActions = info::defaults(raw);
                 database.apply(now, |change| change.set_defaults(defaults));
-                Ok(Restored::Other)
+                Ok(RestoredItem::Other)
             }
-            Some(_) | None => Err(Refusal::bare(number::EINVAL)),
+            Some(_) | None => Err(NetlinkError::bare(number::EINVAL)),
         }
     }
 
     fn restore_state(
         &mut self,
-        message: Message<'_>,
+        message: NetlinkMessage<'_>,
         database: &mut Database,
         now: Moment,
-    ) -> Result<Restored, Refusal> {
+    ) -> Result<RestoredItem, NetlinkError> {
         let (raw, attributes) = parts::<RawSa>(message)?;
         let has_algorithm = [AttributeType::AlgAead, AttributeType::AlgCrypt];
         if !has_algorithm.iter().any(|kind| attributes.has(*kind)) {
             let larval = Larval::restored(&raw, &attributes, self.calendar);
-            self.larvals.restore(larval.ok_or(Refusal::bare(number::EINVAL))?);
-            return Ok(Restored::Other);
+            self.larvals.restore(larval.ok_or(NetlinkError::bare(number::EINVAL))?);
+            return Ok(RestoredItem::Other);
         }
         let config = decode_state::config(&raw, &attributes)?;
         let form = replay::Form::of(config.flags, config.replay.window);
@@ -114,18 +115,22 @@ impl Server {
             change.add_sa(config)?;
             change.set_counters(id, mark, counters)
         })?;
-        let failures = Failures {
+        let failures = SaFailures {
             replay_window: raw.replay_window_failures,
             replay: raw.replay_failures,
             integrity_failed: raw.integrity_failures,
         };
         let last_used = attributes.read::<u64>(AttributeType::LastUsed);
         let last_used = last_used.map(|seconds| self.calendar.moment(seconds));
-        database.set_history(&sa, History { failures, last_used, lifecycle: Lifecycle::Valid });
-        Ok(Restored::State(sa))
+        database.set_history(&sa, SaHistory { failures, last_used, lifecycle: Lifecycle::Valid });
+        Ok(RestoredItem::State(sa))
     }
 
-    fn restore_policy(&self, message: Message<'_>, database: &mut Database) -> Result<(), Refusal> {
+    fn restore_policy(
+        &self,
+        message: NetlinkMessage<'_>,
+        database: &mut Database,
+    ) -> Result<(), NetlinkError> {
         let (raw, attributes) = parts::<RawPolicy>(message)?;
         let policy = decode_policy::shown(&raw, &attributes)?;
         // Times of a policy are whole seconds, as the calendar shows them.
@@ -142,14 +147,16 @@ impl Server {
     }
 }
 
-fn begin(kind: MessageType) -> Datagram {
-    Datagram::new(kind as u16, Flags::REQUEST.bits(), 0, 0)
+fn begin(kind: MessageType) -> NetlinkDatagram {
+    NetlinkDatagram::new(kind as u16, NetlinkFlags::REQUEST.bits(), 0, 0)
 }
 
 /// A message's structure, and its attributes.
-fn parts<T: zerocopy::FromBytes>(message: Message<'_>) -> Result<(T, Attributes<'_>), Refusal> {
+fn parts<T: zerocopy::FromBytes>(
+    message: NetlinkMessage<'_>,
+) -> Result<(T, Attributes<'_>), NetlinkError> {
     let body = message.body();
-    let (raw, _) = T::read_from_prefix(body).map_err(|_| Refusal::bare(number::EINVAL))?;
+    let (raw, _) = T::read_from_prefix(body).map_err(|_| NetlinkError::bare(number::EINVAL))?;
     let start = aligned(size_of::<T>());
     let tail = body.get(start..).unwrap_or_default();
     Ok((raw, Attributes::parse(tail, NetlinkHeader::LEN + start)?))

@@ -7,13 +7,13 @@
 use std::{num::NonZeroU32, sync::Arc};
 
 use uxfrm_engine::{
-    Direction, Family, KeepaliveInterval, Sa, SaConfig, SaId, SaMove, SaWords, Selector, UdpEncap,
-    UdpEncapKind,
+    Direction, Family, KeepaliveInterval, Sa, SaConfig, SaId, SaMove, Selector, SharedSaConfig,
+    UdpEncap, UdpEncapKind,
 };
 
-use super::{Call, Server, client::Groups, state::Found};
+use super::{Call, Server, client::Groups, state::ReplyAttributes};
 use crate::{
-    AttributeType, Datagram, MessageType, Refusal,
+    AttributeType, MessageType, NetlinkDatagram, NetlinkError,
     address::{self, address},
     decode::{common, state as decode},
     encode::{common as encode, state as put},
@@ -26,7 +26,7 @@ const CLEAR_OFFLOAD: u32 = 1;
 const UPDATE_SELECTOR: u32 = 2;
 
 impl Server {
-    pub(super) fn migrate_state(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
+    pub(super) fn migrate_state(&self, call: &mut Call<'_>) -> Result<(), NetlinkError> {
         let raw: RawStateMigration = call.head()?;
         let (family, selector) = words(&raw, call)?;
         let old = self.target(&raw, call)?;
@@ -72,14 +72,16 @@ impl Server {
     }
 
     /// The state that is meant.
-    fn target(&self, raw: &RawStateMigration, call: &Call<'_>) -> Result<Arc<Sa>, Refusal> {
-        const NOT_FOUND: Refusal = Refusal::new(number::ESRCH, "Can not find state");
+    fn target(&self, raw: &RawStateMigration, call: &Call<'_>) -> Result<Arc<Sa>, NetlinkError> {
+        const NOT_FOUND: NetlinkError = NetlinkError::new(number::ESRCH, "Can not find state");
         let id: SaId = decode::id(&raw.id).ok_or(NOT_FOUND)?;
         let mark = uxfrm_engine::Mark { value: raw.old_mark.value, mask: raw.old_mark.mask };
         match self.find(id, mark, call) {
-            Some(Found::Sa(sa)) => Ok(sa),
+            Some(ReplyAttributes::Sa(sa)) => Ok(sa),
             // The kernel says it when it sets up the new one.
-            Some(Found::Larval(_)) => Err(Refusal::invalid("ESP: AEAD or CRYPT must be provided")),
+            Some(ReplyAttributes::Larval(_)) => {
+                Err(NetlinkError::invalid("ESP: AEAD or CRYPT must be provided"))
+            }
             None => Err(NOT_FOUND),
         }
     }
@@ -100,8 +102,8 @@ impl Server {
 }
 
 fn put_attributes(
-    datagram: &mut Datagram,
-    config: &SaWords,
+    datagram: &mut NetlinkDatagram,
+    config: &SharedSaConfig,
     encap: Option<RawEncap>,
     mark: Option<RawMark>,
 ) {
@@ -126,24 +128,24 @@ enum NewSelector {
 }
 
 /// What is wrong with the request itself, in the kernel's order; its new family and selector.
-fn words(raw: &RawStateMigration, call: &Call<'_>) -> Result<(Family, NewSelector), Refusal> {
+fn words(raw: &RawStateMigration, call: &Call<'_>) -> Result<(Family, NewSelector), NetlinkError> {
     if raw.id.spi.get() == 0 {
-        return Err(Refusal::invalid("Invalid SPI 0x0"));
+        return Err(NetlinkError::invalid("Invalid SPI 0x0"));
     }
     if raw.reserved != 0 {
-        return Err(Refusal::invalid("Reserved field must be zero"));
+        return Err(NetlinkError::invalid("Reserved field must be zero"));
     }
     let unknown = raw.flags & !(CLEAR_OFFLOAD | UPDATE_SELECTOR);
     if unknown != 0 {
         let text = format!("Unknown flags: {unknown:#x}");
-        return Err(Refusal { errno: number::EINVAL, text: Some(text.into()), offset: None });
+        return Err(NetlinkError { errno: number::EINVAL, text: Some(text.into()), offset: None });
     }
     // As its documentation has it; which words go with it is not said there.
     if raw.flags & CLEAR_OFFLOAD != 0 && call.attributes.has(AttributeType::OffloadDev) {
-        return Err(Refusal::invalid("OFFLOAD_DEV and CLEAR_OFFLOAD exclude each other"));
+        return Err(NetlinkError::invalid("OFFLOAD_DEV and CLEAR_OFFLOAD exclude each other"));
     }
     let family = address::family(raw.new_family)
-        .ok_or_else(|| Refusal::from(uxfrm_engine::Error::Family))?;
+        .ok_or_else(|| NetlinkError::from(uxfrm_engine::Error::Family))?;
     let wish = match raw.flags & UPDATE_SELECTOR {
         0 => NewSelector::Given(selector(&raw.new_selector)?),
         _ => NewSelector::FromAddresses,
@@ -151,12 +153,12 @@ fn words(raw: &RawStateMigration, call: &Call<'_>) -> Result<(Family, NewSelecto
     Ok((family, wish))
 }
 
-fn selector(raw: &RawSelector) -> Result<Option<Selector>, Refusal> {
+fn selector(raw: &RawSelector) -> Result<Option<Selector>, NetlinkError> {
     if raw.family == 0 {
         return Ok(None);
     }
     let family = address::family(raw.family)
-        .ok_or_else(|| Refusal::from(uxfrm_engine::Error::StateSelectorFamily))?;
+        .ok_or_else(|| NetlinkError::from(uxfrm_engine::Error::StateSelectorFamily))?;
     common::selector(family, raw).map(Some).ok_or_else(|| common::prefix_too_long(family))
 }
 
@@ -165,18 +167,22 @@ fn selector_of_ends(
     old: &SaConfig,
     source: std::net::IpAddr,
     destination: std::net::IpAddr,
-) -> Result<Selector, Refusal> {
+) -> Result<Selector, NetlinkError> {
     let host = uxfrm_engine::Prefix::host;
     let (from, to) = (host(old.source), host(old.id.destination));
     let fits = |selector: &&Selector| (selector.source, selector.destination) == (from, to);
     let selector = old.selector.as_ref().filter(fits).ok_or(
-        const { Refusal::invalid("SA selector is not a single-host match for SA addresses") },
+        const { NetlinkError::invalid("SA selector is not a single-host match for SA addresses") },
     )?;
     Ok(Selector { source: host(source), destination: host(destination), ..*selector })
 }
 
 /// Type 0 is none; without the attribute it stays.
-fn encap(call: &Call<'_>, old: &SaConfig, family: Family) -> Result<Option<UdpEncap>, Refusal> {
+fn encap(
+    call: &Call<'_>,
+    old: &SaConfig,
+    family: Family,
+) -> Result<Option<UdpEncap>, NetlinkError> {
     let Some(raw) = call.attributes.read::<RawEncap>(AttributeType::Encap) else {
         return Ok(old.encap);
     };
@@ -185,7 +191,7 @@ fn encap(call: &Call<'_>, old: &SaConfig, family: Family) -> Result<Option<UdpEn
     }
     match decode::encap(&call.attributes, family) {
         Ok(encap @ Some(UdpEncap { kind: UdpEncapKind::Esp, .. })) => Ok(encap),
-        Ok(_) | Err(_) => Err(Refusal::invalid("Unsupported encapsulation type")),
+        Ok(_) | Err(_) => Err(NetlinkError::invalid("Unsupported encapsulation type")),
     }
 }
 
@@ -194,27 +200,27 @@ fn timers(
     call: &Call<'_>,
     old: &SaConfig,
     encap: Option<UdpEncap>,
-) -> Result<(Option<NonZeroU32>, Option<KeepaliveInterval>), Refusal> {
+) -> Result<(Option<NonZeroU32>, Option<KeepaliveInterval>), NetlinkError> {
     let mapping_age = decode::mapping_age(&call.attributes);
     if mapping_age.is_some() {
         if encap.is_none() {
-            return Err(Refusal::invalid("MTIMER_THRESH requires encapsulation"));
+            return Err(NetlinkError::invalid("MTIMER_THRESH requires encapsulation"));
         }
         if old.direction == Some(Direction::Out) {
-            return Err(Refusal::invalid("MTIMER_THRESH should not be set on output SA"));
+            return Err(NetlinkError::invalid("MTIMER_THRESH should not be set on output SA"));
         }
     }
     let keepalive = decode::keepalive(&call.attributes);
     if keepalive.flatten().is_some() && encap.is_none() {
-        return Err(Refusal::invalid("NAT_KEEPALIVE_INTERVAL requires encapsulation"));
+        return Err(NetlinkError::invalid("NAT_KEEPALIVE_INTERVAL requires encapsulation"));
     }
     Ok((mapping_age.unwrap_or(old.mapping_age), keepalive.unwrap_or(old.nat_keepalive)))
 }
 
 /// Whatever is wrong with the new state, the kernel says `EINVAL` and why.
-fn refusal(error: uxfrm_engine::Error) -> Refusal {
+fn refusal(error: uxfrm_engine::Error) -> NetlinkError {
     if error == uxfrm_engine::Error::Exists {
-        return Refusal::new(number::EEXIST, "New SA tuple already occupied");
+        return NetlinkError::new(number::EEXIST, "New SA tuple already occupied");
     }
-    Refusal { errno: number::EINVAL, ..error.into() }
+    NetlinkError { errno: number::EINVAL, ..error.into() }
 }

@@ -1,10 +1,10 @@
 //! `NLMSG_ERROR`: acknowledgements and refusals (`net/netlink/af_netlink.c: netlink_ack`).
 
-use uxfrm_netlink_wire::{Flags, Message, NLMSG_ERROR};
+use uxfrm_netlink_wire::{NLMSG_ERROR, NetlinkFlags, NetlinkMessage};
 use zerocopy::IntoBytes as _;
 
-use super::client::{ClientId, Options};
-use crate::{Datagram, Refusal};
+use super::client::{ClientId, SocketOptions};
+use crate::{NetlinkDatagram, NetlinkError};
 
 const TEXT: u16 = 1;
 const OFFSET: u16 = 2;
@@ -12,13 +12,13 @@ const OFFSET: u16 = 2;
 /// An acknowledgement, without the request's body.
 pub(super) fn acknowledge(
     client: ClientId,
-    options: Options,
-    message: Message<'_>,
+    options: SocketOptions,
+    message: NetlinkMessage<'_>,
     warning: Option<&'static str>,
-) -> Datagram {
-    let warning = warning.filter(|_| options.contains(Options::EXT_ACK));
-    let tlvs = if warning.is_some() { Flags::ACK_TLVS } else { Flags::empty() };
-    let mut datagram = begin(client, message, Flags::CAPPED | tlvs);
+) -> NetlinkDatagram {
+    let warning = warning.filter(|_| options.contains(SocketOptions::EXT_ACK));
+    let tlvs = if warning.is_some() { NetlinkFlags::ACK_TLVS } else { NetlinkFlags::empty() };
+    let mut datagram = begin(client, message, NetlinkFlags::CAPPED | tlvs);
     datagram.put(&0_i32).put_bytes(&message.header.to_bytes());
     if let Some(text) = warning {
         put_text(&mut datagram, text);
@@ -29,17 +29,17 @@ pub(super) fn acknowledge(
 /// A refusal: errno, request, and extended ACK, as the client's options say.
 pub(super) fn refuse(
     client: ClientId,
-    options: Options,
-    message: Message<'_>,
-    refusal: &Refusal,
-) -> Datagram {
-    let is_wordy = options.contains(Options::EXT_ACK);
+    options: SocketOptions,
+    message: NetlinkMessage<'_>,
+    refusal: &NetlinkError,
+) -> NetlinkDatagram {
+    let is_wordy = options.contains(SocketOptions::EXT_ACK);
     let (text, offset) = (refusal.text.as_ref(), refusal.offset);
     let (text, offset) = (text.filter(|_| is_wordy), offset.filter(|_| is_wordy));
-    let is_capped = options.contains(Options::CAP_ACK);
-    let capped = if is_capped { Flags::CAPPED } else { Flags::empty() };
+    let is_capped = options.contains(SocketOptions::CAP_ACK);
+    let capped = if is_capped { NetlinkFlags::CAPPED } else { NetlinkFlags::empty() };
     let says_more = text.is_some() || offset.is_some();
-    let tlvs = if says_more { Flags::ACK_TLVS } else { Flags::empty() };
+    let tlvs = if says_more { NetlinkFlags::ACK_TLVS } else { NetlinkFlags::empty() };
     let mut datagram = begin(client, message, capped | tlvs);
     datagram.put(&-refusal.errno);
     if is_capped {
@@ -56,10 +56,10 @@ pub(super) fn refuse(
     datagram
 }
 
-fn begin(client: ClientId, message: Message<'_>, flags: Flags) -> Datagram {
-    Datagram::new(NLMSG_ERROR, flags.bits(), message.header.seq, client.port)
+fn begin(client: ClientId, message: NetlinkMessage<'_>, flags: NetlinkFlags) -> NetlinkDatagram {
+    NetlinkDatagram::new(NLMSG_ERROR, flags.bits(), message.header.seq, client.port)
 }
 
-fn put_text(datagram: &mut Datagram, text: &str) {
+fn put_text(datagram: &mut NetlinkDatagram, text: &str) {
     datagram.raw_attribute(TEXT, &[text.as_bytes(), &[0]]);
 }

@@ -6,7 +6,7 @@ use uxfrm_engine::{Mark, Sa, SaConfig, SaId};
 
 use super::{Call, Server, client::Groups, larval::Larval, notify};
 use crate::{
-    AttributeType, Datagram, MessageType, Refusal,
+    AttributeType, MessageType, NetlinkDatagram, NetlinkError,
     decode::{common, replay, state as decode},
     encode::{common::Calendar, state as encode},
     layout::{RawExpire, RawSa, RawSaId},
@@ -15,18 +15,18 @@ use crate::{
 
 /// A state or a larval state.
 #[derive(Debug)]
-pub(super) enum Found {
+pub(super) enum ReplyAttributes {
     Sa(Arc<Sa>),
     Larval(Larval),
 }
 
 impl Server {
     /// NEWSA. An SPI of a larval state counts as taken, as in the kernel: UPDSA completes it.
-    pub(super) fn new_sa(&mut self, call: &mut Call<'_>) -> Result<(), Refusal> {
+    pub(super) fn new_sa(&mut self, call: &mut Call<'_>) -> Result<(), NetlinkError> {
         let config = decode::config(&call.head::<RawSa>()?, &call.attributes)?;
         self.check_pcpu(call, number::ERANGE)?;
         if self.larvals.find(config.id, config.mark).is_some() {
-            return Err(Refusal::bare(number::EEXIST));
+            return Err(NetlinkError::bare(number::EEXIST));
         }
         let sa = self.add(call, config)?;
         self.larvals.remove_answered_by(&sa);
@@ -35,7 +35,7 @@ impl Server {
     }
 
     /// UPDSA: changes a state, or completes a larval one.
-    pub(super) fn update_sa(&mut self, call: &mut Call<'_>) -> Result<(), Refusal> {
+    pub(super) fn update_sa(&mut self, call: &mut Call<'_>) -> Result<(), NetlinkError> {
         let config = decode::config(&call.head::<RawSa>()?, &call.attributes)?;
         self.check_pcpu(call, number::ERANGE)?;
         let (id, mark) = (config.id, config.mark);
@@ -53,16 +53,16 @@ impl Server {
         Ok(())
     }
 
-    pub(super) fn delete_sa(&mut self, call: &mut Call<'_>) -> Result<(), Refusal> {
+    pub(super) fn delete_sa(&mut self, call: &mut Call<'_>) -> Result<(), NetlinkError> {
         let (id, mark) = sa_id(&call.head()?, call)?;
         let found = self.remove(id, mark, call)?;
         call.tell(&self.clients, Groups::SA, MessageType::DelSa, |datagram| match &found {
-            Found::Sa(sa) => {
+            ReplyAttributes::Sa(sa) => {
                 datagram.put(&encode::id(sa));
                 datagram.attribute(AttributeType::Sa, &encode::info(sa, self.calendar));
                 encode::attributes(datagram, sa, self.calendar);
             }
-            Found::Larval(larval) => {
+            ReplyAttributes::Larval(larval) => {
                 let info = larval.info(self.calendar);
                 datagram.put(&decode::id_of(&info)).attribute(AttributeType::Sa, &info);
                 larval.attributes(datagram);
@@ -72,10 +72,10 @@ impl Server {
     }
 
     /// GETSA of one.
-    pub(super) fn one_sa(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
+    pub(super) fn one_sa(&self, call: &mut Call<'_>) -> Result<(), NetlinkError> {
         let (id, mark) = sa_id(&call.head()?, call)?;
         let found = self.find(id, mark, call).ok_or(const { no_such_state() })?;
-        if let Found::Sa(sa) = &found {
+        if let ReplyAttributes::Sa(sa) = &found {
             call.database.update_counts(sa);
         }
         let mut datagram = call.answer(MessageType::NewSa);
@@ -85,7 +85,7 @@ impl Server {
     }
 
     /// An empty flush is no error and is not notified.
-    pub(super) fn flush_sas(&mut self, call: &mut Call<'_>) -> Result<(), Refusal> {
+    pub(super) fn flush_sas(&mut self, call: &mut Call<'_>) -> Result<(), NetlinkError> {
         let protocol: u8 = call.head()?;
         let doomed: Vec<_> = {
             let snapshot = call.database.current();
@@ -104,16 +104,16 @@ impl Server {
     }
 
     /// EXPIRE from a client: notifies, and deletes on a hard limit.
-    pub(super) fn expire_sa(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
+    pub(super) fn expire_sa(&self, call: &mut Call<'_>) -> Result<(), NetlinkError> {
         let raw: RawExpire = call.head()?;
         let mark = decode::mark(&call.attributes);
-        let id = decode::id(&decode::id_of(&raw.sa)).ok_or(Refusal::bare(number::ENOENT))?;
+        let id = decode::id(&decode::id_of(&raw.sa)).ok_or(NetlinkError::bare(number::ENOENT))?;
         let sa = match self.find(id, mark, call) {
-            Some(Found::Sa(sa)) => sa,
-            Some(Found::Larval(_)) => {
-                return Err(Refusal::invalid("SA must be in VALID state"));
+            Some(ReplyAttributes::Sa(sa)) => sa,
+            Some(ReplyAttributes::Larval(_)) => {
+                return Err(NetlinkError::invalid("SA must be in VALID state"));
             }
-            None => return Err(Refusal::bare(number::ENOENT)),
+            None => return Err(NetlinkError::bare(number::ENOENT)),
         };
         let pid = call.message.header.pid;
         call.out.multicast(&self.clients, Groups::EXPIRE, || {
@@ -126,21 +126,31 @@ impl Server {
     }
 
     /// Looks up a state, larval ones included.
-    pub(super) fn find(&self, id: SaId, mark: Mark, call: &Call<'_>) -> Option<Found> {
-        let larval = || self.larvals.find(id, mark).cloned().map(Found::Larval);
+    pub(super) fn find(&self, id: SaId, mark: Mark, call: &Call<'_>) -> Option<ReplyAttributes> {
+        let larval = || self.larvals.find(id, mark).cloned().map(ReplyAttributes::Larval);
         let snapshot = call.database.current();
-        snapshot.sad.find(id, mark.value & mark.mask).cloned().map(Found::Sa).or_else(larval)
+        snapshot
+            .sad
+            .find(id, mark.value & mark.mask)
+            .cloned()
+            .map(ReplyAttributes::Sa)
+            .or_else(larval)
     }
 
-    fn remove(&mut self, id: SaId, mark: Mark, call: &mut Call<'_>) -> Result<Found, Refusal> {
+    fn remove(
+        &mut self,
+        id: SaId,
+        mark: Mark,
+        call: &mut Call<'_>,
+    ) -> Result<ReplyAttributes, NetlinkError> {
         if let Ok(sa) = call.database.apply(call.now, |change| change.delete_sa(id, mark)) {
-            return Ok(Found::Sa(sa));
+            return Ok(ReplyAttributes::Sa(sa));
         }
-        self.larvals.take(id, mark).map(Found::Larval).ok_or(const { no_such_state() })
+        self.larvals.take(id, mark).map(ReplyAttributes::Larval).ok_or(const { no_such_state() })
     }
 
     /// Adds a state with the counters of its request.
-    fn add(&self, call: &mut Call<'_>, config: SaConfig) -> Result<Arc<Sa>, Refusal> {
+    fn add(&self, call: &mut Call<'_>, config: SaConfig) -> Result<Arc<Sa>, NetlinkError> {
         let form = replay::Form::of(config.flags, config.replay.window);
         let counters = replay::counters(&call.attributes, form, self.calendar);
         let (id, mark) = (config.id, config.mark);
@@ -159,9 +169,9 @@ impl Server {
     }
 }
 
-impl Found {
+impl ReplyAttributes {
     /// Structure and attributes of NEWSA.
-    pub(super) fn put(&self, datagram: &mut Datagram, calendar: Calendar) {
+    pub(super) fn put(&self, datagram: &mut NetlinkDatagram, calendar: Calendar) {
         match self {
             Self::Sa(sa) => {
                 datagram.put(&encode::info(sa, calendar));
@@ -176,16 +186,16 @@ impl Found {
 }
 
 /// The id that a request names. Protocols without SPIs are looked up by addresses: none exist here.
-pub(super) fn sa_id(raw: &RawSaId, call: &Call<'_>) -> Result<(SaId, Mark), Refusal> {
+pub(super) fn sa_id(raw: &RawSaId, call: &Call<'_>) -> Result<(SaId, Mark), NetlinkError> {
     const WITH_SPI: [u8; 3] = [50, 51, 108];
     let by_address = !WITH_SPI.contains(&raw.protocol);
     if by_address && !call.attributes.has(AttributeType::SrcAddr) {
-        return Err(Refusal::bare(number::EINVAL));
+        return Err(NetlinkError::bare(number::EINVAL));
     }
     let id = decode::id(raw).filter(|_| !by_address).ok_or(const { no_such_state() })?;
     Ok((id, decode::mark(&call.attributes)))
 }
 
-pub(super) const fn no_such_state() -> Refusal {
-    Refusal::bare(number::ESRCH)
+pub(super) const fn no_such_state() -> NetlinkError {
+    NetlinkError::bare(number::ESRCH)
 }

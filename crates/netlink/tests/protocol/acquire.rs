@@ -10,11 +10,11 @@ use std::{
 
 use netlink_sys::{Socket, protocols::NETLINK_XFRM};
 use uxfrm_engine::{
-    Attachment, Cpu, DeviceCounts, DeviceEvent, DeviceId, DeviceRefusal, Devices, Event, FlowKey,
-    Handle, History, IfId, IvPrefix, KeyManagers, Mark, Mode, Moment, Policy, PolicyIndex,
-    Position, Reqid, SaConfig, SaProtocol, Spi, Wanted,
+    Attachment, Cpu, DeviceEvent, DeviceId, DeviceRefusal, DeviceSaCounters, Event, FlowKey,
+    Handle, IfId, IvPrefix, KeyManagers, Mark, Mode, Moment, OffloadDevices, Policy, PolicyIndex,
+    Reqid, SaConfig, SaHistory, SaProgress, SaProtocol, SaRequest, Spi,
 };
-use uxfrm_netlink::{Groups, Options, Outbox};
+use uxfrm_netlink::{Groups, Outbox, SocketOptions};
 
 use crate::{
     kernel::{Kernel, against_the_kernel, hex},
@@ -83,7 +83,7 @@ impl Words {
     /// What the engine says of a packet from port 7 to port 9.
     fn event(&self, policy: PolicyIndex, destination: [u8; 4]) -> Event {
         let ends = self.ends().unwrap_or((SOURCE, destination));
-        let wanted = Wanted {
+        let wanted = SaRequest {
             source: ends.0.into(),
             destination: ends.1.into(),
             protocol: SaProtocol::Esp,
@@ -115,7 +115,7 @@ impl Stage {
         let mut out = Outbox::default();
         let event = words.event(index, destination);
         self.server.announce(&event, &before, &mut self.database, self.now, &mut out);
-        self.server.settle(&mut self.database);
+        self.server.publish_acquires(&mut self.database);
         self.sort(&mut out);
         std::mem::take(&mut self.heard).iter().flat_map(|bytes| take_apart(bytes)).collect()
     }
@@ -123,7 +123,7 @@ impl Stage {
     fn expire(&mut self, at: Moment) -> Vec<Answer> {
         let mut out = Outbox::default();
         self.server.handle_timeout(at, &mut out);
-        self.server.settle(&mut self.database);
+        self.server.publish_acquires(&mut self.database);
         self.sort(&mut out);
         std::mem::take(&mut self.heard).iter().flat_map(|bytes| take_apart(bytes)).collect()
     }
@@ -137,7 +137,7 @@ impl Stage {
         let answers = stage.ask(&words.request());
         assert_eq!(answers[0].verdict(), Some((0, String::new())));
         stage.heard.clear();
-        stage.server.settle(&mut stage.database);
+        stage.server.publish_acquires(&mut stage.database);
         stage
     }
 }
@@ -325,14 +325,14 @@ fn acquires_and_listeners_are_published_to_workers() {
     assert_eq!(until, Some(stage.now.plus(std::time::Duration::from_secs(30))));
     assert_eq!(stage.database.snapshot().generation, generation, "bundles stay");
     stage.server.leave(LISTENER);
-    stage.server.settle(&mut stage.database);
+    stage.server.publish_acquires(&mut stage.database);
     assert_eq!((listening(&stage), stage.pending()), (KeyManagers::Absent, 1));
     assert!(stage.expire(Moment::from_secs(31)).is_empty(), "nobody hears it");
     assert_eq!((stage.pending(), stage.server.poll_timeout()), (1, Some(until.unwrap())));
     stage.expire(until.unwrap());
     assert_eq!((stage.pending(), stage.server.poll_timeout()), (0, None));
     // Nobody listening, nothing is asked for.
-    stage.server.join(LISTENER, Groups::SA | Groups::POLICY, Options::empty());
+    stage.server.join(LISTENER, Groups::SA | Groups::POLICY, SocketOptions::empty());
     assert!(stage.acquire(&words, DESTINATION).is_empty());
     assert_eq!((stage.pending(), stage.server.poll_timeout()), (0, None));
 }
@@ -352,7 +352,7 @@ fn new_state_completes_its_acquire() {
         let mut stage = Stage::prepared(&words);
         stage.acquire(&words, DESTINATION);
         assert_eq!(stage.ask(&add(seq))[0].verdict(), Some((0, String::new())));
-        stage.server.settle(&mut stage.database);
+        stage.server.publish_acquires(&mut stage.database);
         assert_eq!(stage.pending(), left, "{seq}");
     }
     // ALLOCSPI and UPDSA.
@@ -363,7 +363,7 @@ fn new_state_completes_its_acquire() {
     let mut update = add(1);
     update[4..6].copy_from_slice(&0x1a_u16.to_ne_bytes());
     assert_eq!(stage.ask(&update)[0].verdict(), Some((0, String::new())));
-    stage.server.settle(&mut stage.database);
+    stage.server.publish_acquires(&mut stage.database);
     assert_eq!((stage.pending(), stage.database.snapshot().sad.len()), (0, 1));
 }
 
@@ -384,12 +384,12 @@ impl Card {
     }
 }
 
-impl Devices for Card {
+impl OffloadDevices for Card {
     fn attach_state(&mut self, _: &SaConfig) -> Result<Option<Attachment>, DeviceRefusal> {
         Ok(None)
     }
 
-    fn attach_larval(&mut self, device: DeviceId, _: &Wanted) -> Result<Handle, DeviceRefusal> {
+    fn attach_larval(&mut self, device: DeviceId, _: &SaRequest) -> Result<Handle, DeviceRefusal> {
         assert_eq!(device, DeviceId(1));
         let mut held = self.held();
         if held.refuses {
@@ -401,9 +401,9 @@ impl Devices for Card {
         Ok(Handle(next))
     }
 
-    fn open_state(&mut self, _: DeviceId, _: Handle, _: &Position) {}
+    fn open_state(&mut self, _: DeviceId, _: Handle, _: &SaProgress) {}
 
-    fn set_history(&mut self, _: DeviceId, _: Handle, _: &History) {}
+    fn set_history(&mut self, _: DeviceId, _: Handle, _: &SaHistory) {}
 
     fn update_state(&mut self, _: DeviceId, _: Handle, _: &SaConfig) {}
 
@@ -427,7 +427,7 @@ impl Devices for Card {
 
     fn advance_esn(&mut self, _: DeviceId, _: Handle, _: u64) {}
 
-    fn counts(&mut self, _: DeviceId, _: Handle) -> Option<DeviceCounts> {
+    fn counts(&mut self, _: DeviceId, _: Handle) -> Option<DeviceSaCounters> {
         None
     }
 
@@ -466,7 +466,7 @@ fn larval_state_is_on_the_policys_device() {
     // It goes with the device (`xfrm_dev_state_flush`), and nobody is told.
     let now = stage.now;
     stage.database.hear(DeviceId(1), DeviceEvent::Down, now, &mut Vec::new());
-    stage.server.settle(&mut stage.database);
+    stage.server.publish_acquires(&mut stage.database);
     assert_eq!(counts(&stage), (0, 0, 0));
 }
 

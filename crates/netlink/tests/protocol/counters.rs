@@ -1,6 +1,6 @@
 //! Counters of states: NEWAE, GETAE, aevents, and the window in answers.
 
-use uxfrm_netlink::{Groups, Options, Outbox, RawAttributes};
+use uxfrm_netlink::{Groups, Outbox, RawAttributes, SocketOptions};
 
 use crate::stage::{Answer, LISTENER, Stage, attribute, golden, message, take_apart};
 
@@ -163,7 +163,7 @@ fn aevents_are_sent_by_packet_and_time_thresholds() {
         let mut out = Outbox::default();
         stage.now = uxfrm_engine::Moment(stage.now.0 + millis * 1_000_000);
         let due = stage.server.poll_counters().unwrap();
-        stage.server.tell_counters(&snapshot, stage.now, &mut out);
+        stage.server.notify_counters(&snapshot, stage.now, &mut out);
         assert!(stage.server.poll_counters().unwrap() > due || due > stage.now);
         stage.sort(&mut out);
         let heard = std::mem::take(&mut stage.heard);
@@ -178,6 +178,6 @@ fn aevents_are_sent_by_packet_and_time_thresholds() {
     assert_eq!(look(&mut stage, 500), [32], "one packet, a second");
     assert_eq!(look(&mut stage, 5000), [], "nothing new");
     stage.server.leave(LISTENER);
-    stage.server.join(LISTENER, Groups::SA, Options::empty());
+    stage.server.join(LISTENER, Groups::SA, SocketOptions::empty());
     assert_eq!(stage.server.poll_counters(), None, "nobody listens, nothing is looked at");
 }

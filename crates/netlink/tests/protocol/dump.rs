@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use netlink_sys::{Socket, protocols::NETLINK_XFRM};
 use uxfrm_engine::Database;
-use uxfrm_netlink::{Groups, Options, Outbox};
+use uxfrm_netlink::{Groups, Outbox, SocketOptions};
 
 use crate::kernel::{Kernel, against_the_kernel};
 use crate::stage::{Answer, CLIENT, Stage, attribute, message};
@@ -61,7 +61,7 @@ fn dump_continues_when_client_changes_groups() {
     (0..POLICIES).for_each(|number| drop(stage.ask(&request(NEW_POLICY, number))));
     let mut out = begin(&mut stage);
     for groups in [Groups::SA | Groups::EXPIRE, Groups::EXPIRE, Groups::empty()] {
-        stage.server.join(CLIENT, groups, Options::EXT_ACK);
+        stage.server.join(CLIENT, groups, SocketOptions::EXT_ACK);
     }
     assert_eq!(shown(&finish(&mut stage, &mut out)).len(), usize::from(POLICIES));
     let answers = stage.ask(&request(NEW_POLICY, 201));
@@ -87,8 +87,8 @@ fn chained_request_behind_refusal_is_skipped() {
         flagged(4, CHAINED | ack),
     ];
     for (options, errnos, stand) in [
-        (Options::CHAINS, vec![17, 125], vec![3, 1]),
-        (Options::empty(), vec![17, 0], vec![4, 3, 2, 1]),
+        (SocketOptions::CHAINS, vec![17, 125], vec![3, 1]),
+        (SocketOptions::empty(), vec![17, 0], vec![4, 3, 2, 1]),
     ] {
         let mut stage = Stage::new();
         stage.server.join(CLIENT, Groups::empty(), options);

@@ -8,7 +8,7 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, sendto, socket,
 };
 use std::os::fd::AsRawFd;
-use uxfrm_engine::{Direction, Family, FlowKey, Lookup};
+use uxfrm_engine::{Direction, Family, FlowKey, PolicyLookup};
 use uxfrm_packet::IpPacket;
 
 use crate::judge::open_loopback;
@@ -86,7 +86,7 @@ fn is_blocked(socket: &impl AsRawFd, packet: &[u8], patience: Duration) -> bool 
 fn is_blocked_here(stage: &Stage, packet: &[u8]) -> bool {
     let flow = FlowKey::of_bytes(&IpPacket::parse(packet).unwrap(), packet);
     let snapshot = stage.database.snapshot();
-    matches!(snapshot.spd.lookup(Direction::In, &flow), Lookup::Policy(_))
+    matches!(snapshot.spd.lookup(Direction::In, &flow), PolicyLookup::Policy(_))
 }
 
 /// Whether the kernel's flow dissector finds the key.

@@ -3,7 +3,7 @@
 use crate::stage::{Answer, CLIENT, EPOCH, Stage, attribute, golden, message, take_apart};
 use std::sync::Arc;
 
-use uxfrm_engine::{Action, Change, Event, IfId, Mark, Moment, SaId, SaProtocol, Spi};
+use uxfrm_engine::{Action, Event, IfId, Mark, Moment, SaId, SaProtocol, Spi, Transaction};
 use uxfrm_netlink::Outbox;
 
 const NEW_SA: u16 = 0x10;
@@ -237,7 +237,8 @@ fn state_dump_resumes_and_holds_no_state() {
     for part in 1.. {
         let (gone, _) = oldest(&stage);
         missed.extend((!spis(&answers).contains(&gone.spi.0)).then_some(gone.spi.0));
-        let delete = |change: &mut Change<'_>| change.delete_sa(gone, Mark::default()).map(drop);
+        let delete =
+            |change: &mut Transaction<'_>| change.delete_sa(gone, Mark::default()).map(drop);
         stage.database.apply(now, delete).unwrap();
         stage.server.handle(CLIENT, &add(1000 + part), &mut stage.database, now, &mut out);
         well(&stage.sort(&mut out));

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use netlink_sys::{Socket, SocketAddr as NetlinkAddress, protocols::NETLINK_ROUTE};
 use nix::sys::socket::{setsockopt, sockopt};
 use uxfrm_engine::{
-    Action, CacheMode, CacheSettings, Direction, Family, FlowKey, Lookup, PolicyCache, PolicyEntry,
-    PolicyKind, Spd, Spi,
+    Action, CacheMode, CacheSettings, Direction, Family, FlowKey, PolicyCache, PolicyEntry,
+    PolicyKind, PolicyLookup, Spd, Spi,
 };
 
 use crate::dice::{Candidate, Dice, addresses};
@@ -230,11 +230,11 @@ fn passes(stage: &Stage, cache: &mut PolicyCache, flow: &FlowKey) -> bool {
     let snapshot = stage.database.snapshot();
     let spd = &snapshot.spd;
     let verdict = decide(spd, flow);
-    cache.begin(spd);
+    cache.begin_batch(spd);
     for _ in 0..3 {
         let cached = [Direction::Out, Direction::In].into_iter().all(|direction| {
             let answer = cache.lookup(spd, direction, flow, Spi(0));
-            cache.answer(answer).iter().all(|entry| entry.action() == Action::Allow)
+            cache.policies(answer).iter().all(|entry| entry.action() == Action::Allow)
         });
         assert_eq!(cached, verdict, "with the cache, and without: {flow:?}");
     }
@@ -249,8 +249,8 @@ fn is_open(spd: &Spd, flow: &FlowKey) -> bool {
     let first = ways.filter_map(|(way, kind)| spd.lookup_kind(kind, way, flow));
     first.into_iter().any(|first| {
         let is_equal = |other: &&Arc<PolicyEntry>| {
-            (other.direction(), other.kind(), other.place().priority())
-                == (first.direction(), first.kind(), first.place().priority())
+            (other.direction(), other.kind(), other.precedence().priority())
+                == (first.direction(), first.kind(), first.precedence().priority())
         };
         let before = |other: &Arc<PolicyEntry>| {
             other.added() < first.added() && other.action() != first.action()
@@ -267,8 +267,8 @@ fn decide(spd: &Spd, flow: &FlowKey) -> bool {
             None => true,
         };
         let first = match spd.lookup(direction, flow) {
-            Lookup::Policy(entry) => entry.action() == Action::Allow,
-            Lookup::Default(action) => action == Action::Allow,
+            PolicyLookup::Policy(entry) => entry.action() == Action::Allow,
+            PolicyLookup::Default(action) => action == Action::Allow,
         };
         first && allowed(PolicyKind::Main)
     })

@@ -14,7 +14,7 @@ use proptest::{
     test_runner::{Config, RngAlgorithm, TestRng, TestRunner},
 };
 
-use uxfrm_netlink::{Groups, Options};
+use uxfrm_netlink::{Groups, SocketOptions};
 
 use crate::differences::{Exchange, explanation};
 use crate::stage::{Answer, CLIENT, Stage, attribute, golden, message, take_apart};
@@ -141,15 +141,15 @@ pub(crate) fn same(
 fn hash_thresholds_are_returned_and_rebuild_the_classifier() {
     let mut stage = Stage::new();
     let asked = [vec![0; 4], attribute(3, &[24, 16])].concat();
-    assert!(stage.database.take_revision().is_none());
+    assert!(stage.database.take_rebuild().is_none());
     let (errno, text) = stage.ask(&message(0x24, 5, &asked))[0].verdict().unwrap();
     assert!(errno == 0 && text.contains("planned anew"), "{errno} {text}");
-    let revised = stage.database.take_revision().map(uxfrm_engine::Revision::plan);
+    let revised = stage.database.take_rebuild().map(uxfrm_engine::Rebuild::build);
     assert!(revised.is_some());
-    stage.database.adopt(revised, uxfrm_engine::Moment(0));
+    stage.database.install_rebuilt(revised, uxfrm_engine::Moment(0));
     let wrong = [vec![0; 4], attribute(3, &[33, 16])].concat();
     assert_ne!(stage.ask(&message(0x24, 5, &wrong))[0].verdict().unwrap().0, 0);
-    assert!(stage.database.take_revision().is_none(), "what is refused changes nothing");
+    assert!(stage.database.take_rebuild().is_none(), "what is refused changes nothing");
     let shown = stage.ask(&message(0x25, 1, &[0; 4])).remove(0);
     let threshold = attribute(3, &[24, 16]);
     assert!(shown.body.windows(threshold.len()).any(|bytes| bytes == threshold));
@@ -177,11 +177,16 @@ fn acknowledgement_follows_socket_options() {
     against_the_kernel(|kernel| {
         let broken = message(0x14, 5, &[vec![0; 64], attribute(21, b"abc")].concat());
         let requests = [broken, message(0x14, 5, &[1; 65]), message(0x27, 5, &[2, 2, 2, 0, 9])];
-        for options in [Options::empty(), Options::CAP_ACK, Options::EXT_ACK, Options::all()] {
+        for options in [
+            SocketOptions::empty(),
+            SocketOptions::CAP_ACK,
+            SocketOptions::EXT_ACK,
+            SocketOptions::all(),
+        ] {
             let mut socket = Socket::new(NETLINK_XFRM).unwrap();
             socket.bind_auto().unwrap();
-            socket.set_ext_ack(options.contains(Options::EXT_ACK)).unwrap();
-            socket.set_cap_ack(options.contains(Options::CAP_ACK)).unwrap();
+            socket.set_ext_ack(options.contains(SocketOptions::EXT_ACK)).unwrap();
+            socket.set_cap_ack(options.contains(SocketOptions::CAP_ACK)).unwrap();
             let mut stage = Stage::new();
             stage.server.join(CLIENT, Groups::empty(), options);
             for request in &requests {

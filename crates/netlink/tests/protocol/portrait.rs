@@ -1,7 +1,7 @@
 //! What a server has passes to another in messages, and is the same there (`uxfrm upgrade`).
 
 use uxfrm_engine::Family;
-use uxfrm_netlink::Restored;
+use uxfrm_netlink::RestoredItem;
 
 use crate::dice::{Candidate, Dice};
 use crate::stage::{Answer, Stage, golden, message};
@@ -27,15 +27,15 @@ fn shown(stage: &mut Stage) -> [Vec<Answer>; 3] {
 fn passed_on(stage: &Stage) -> Stage {
     let mut other = Stage::new();
     other.now = stage.now;
-    let states = stage.server.portray_states(&stage.database);
+    let states = stage.server.export_states(&stage.database);
     for (sa, portrait) in &states {
         let restored = other.server.restore(portrait.bytes(), &mut other.database, sa.added());
-        let Ok(Restored::State(there)) = restored else { panic!("{restored:?}") };
+        let Ok(RestoredItem::State(there)) = restored else { panic!("{restored:?}") };
         assert_eq!(there.id(), sa.id());
     }
-    for portrait in stage.server.portray_others(&stage.database) {
+    for portrait in stage.server.export_others(&stage.database) {
         let restored = other.server.restore(portrait.bytes(), &mut other.database, stage.now);
-        assert!(matches!(restored, Ok(Restored::Other)), "{restored:?}");
+        assert!(matches!(restored, Ok(RestoredItem::Other)), "{restored:?}");
     }
     other
 }
@@ -75,7 +75,7 @@ fn restored_policies_keep_their_order() {
         let mut other = passed_on(&stage);
         let mut ends = [stage.database.snapshot(), other.database.snapshot()].map(|snapshot| {
             let mut entries: Vec<_> = snapshot.spd.iter().cloned().collect();
-            entries.sort_by_key(|entry| (entry.direction() as usize, entry.place()));
+            entries.sort_by_key(|entry| (entry.direction() as usize, entry.precedence()));
             entries.into_iter().map(|entry| (entry.index(), entry.policy())).collect::<Vec<_>>()
         });
         let there = std::mem::take(&mut ends[1]);

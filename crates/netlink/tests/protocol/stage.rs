@@ -2,7 +2,9 @@
 
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{Database, Moment};
-use uxfrm_netlink::{ClientId, Groups, Messages, Options, Outbox, RawAttributes, Server, Settings};
+use uxfrm_netlink::{
+    ClientId, Groups, NetlinkMessages, Outbox, RawAttributes, Server, ServerSettings, SocketOptions,
+};
 
 /// The port id of the client that asks.
 pub(crate) const CLIENT: ClientId = ClientId { connection: 1, port: 4711 };
@@ -37,11 +39,11 @@ impl Stage {
         let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
         let cpus = u32::try_from(cpus).unwrap();
         let settings =
-            Settings { cpus, epoch: EPOCH * 1_000_000_000, seed: 1, acquire_expires: 30 };
+            ServerSettings { cpus, epoch: EPOCH * 1_000_000_000, seed: 1, acquire_expires: 30 };
         let mut server = Server::new(settings);
-        server.join(LISTENER, Groups::all(), Options::empty());
-        server.join(CLIENT, Groups::empty(), Options::EXT_ACK);
-        server.join(OTHER, Groups::empty(), Options::EXT_ACK);
+        server.join(LISTENER, Groups::all(), SocketOptions::empty());
+        server.join(CLIENT, Groups::empty(), SocketOptions::EXT_ACK);
+        server.join(OTHER, Groups::empty(), SocketOptions::EXT_ACK);
         let database = Database::new(Backend::Portable, 1);
         Self { server, database, now: Moment::from_secs(1), heard: Vec::new() }
     }
@@ -89,7 +91,7 @@ impl Stage {
 
 /// The messages of a datagram.
 pub(crate) fn take_apart(bytes: &[u8]) -> Vec<Answer> {
-    Messages::of(bytes)
+    NetlinkMessages::of(bytes)
         .map(|message| Answer {
             kind: message.header.kind,
             flags: message.header.flags,

@@ -3,7 +3,9 @@
 
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{Database, Moment};
-use uxfrm_netlink::{Attributes, ClientId, Groups, Messages, Options, Outbox, Server, Settings};
+use uxfrm_netlink::{
+    Attributes, ClientId, Groups, NetlinkMessages, Outbox, Server, ServerSettings, SocketOptions,
+};
 
 const CLIENT: ClientId = ClientId { connection: 1, port: 4711 };
 const LISTENER: ClientId = ClientId { connection: 2, port: 4712 };
@@ -17,7 +19,7 @@ pub(crate) fn netlink(bytes: &[u8]) {
     while let Some((len, tail)) = rest.split_first_chunk() {
         let (datagram, tail) = tail.split_at(tail.len().min(u16::from_le_bytes(*len).into()));
         // Decoding alone, wherever attributes might begin.
-        for message in Messages::of(datagram) {
+        for message in NetlinkMessages::of(datagram) {
             let body = message.body();
             let heads = [0, 4, 24, 48, 64, 168, 224, 232];
             heads.iter().filter_map(|head| body.get(*head..)).for_each(|tail| {
@@ -38,21 +40,21 @@ struct Gateway {
 
 impl Gateway {
     fn new() -> Self {
-        let settings = Settings { epoch: 1, seed: 1, acquire_expires: 30, cpus: 2 };
+        let settings = ServerSettings { epoch: 1, seed: 1, acquire_expires: 30, cpus: 2 };
         let mut server = Server::new(settings);
-        server.join(LISTENER, Groups::all(), Options::empty());
-        server.join(CLIENT, Groups::empty(), Options::EXT_ACK);
+        server.join(LISTENER, Groups::all(), SocketOptions::empty());
+        server.join(CLIENT, Groups::empty(), SocketOptions::EXT_ACK);
         let database = Database::new(Backend::Portable, 1);
         Self { server, database, now: Moment::from_secs(1), out: Outbox::default() }
     }
 
     fn ask(&mut self, datagram: &[u8]) {
-        let requests = Messages::of(datagram);
+        let requests = NetlinkMessages::of(datagram);
         // `NLM_F_REQUEST | NLM_F_ACK`: answered with an error message, a dump, or both an answer
         // and an error message.
         let expected = requests.filter(|message| message.header.flags & 5 == 5).count();
         self.server.handle(CLIENT, datagram, &mut self.database, self.now, &mut self.out);
-        self.server.settle(&mut self.database);
+        self.server.publish_acquires(&mut self.database);
         let answers = self.deliver();
         assert!(answers >= expected, "{answers} answers to {expected} requests");
         let most = 2 + self.database.current().sad.len() + self.database.current().spd.len() + 100;
@@ -79,8 +81,8 @@ impl Gateway {
             self.server.announce(event, &before, &mut self.database, self.now, &mut self.out);
         }
         self.server.handle_timeout(self.now, &mut self.out);
-        self.server.tell_counters(&before, self.now, &mut self.out);
-        self.server.settle(&mut self.database);
+        self.server.notify_counters(&before, self.now, &mut self.out);
+        self.server.publish_acquires(&mut self.database);
         self.deliver();
     }
 
@@ -89,7 +91,7 @@ impl Gateway {
         let mut answers = 0;
         for delivery in self.out.drain() {
             let bytes = delivery.datagram.bytes();
-            let messages: Vec<_> = Messages::of(bytes).collect();
+            let messages: Vec<_> = NetlinkMessages::of(bytes).collect();
             let whole = messages.iter().map(|message| message.bytes.len().next_multiple_of(4));
             assert_eq!(whole.sum::<usize>(), bytes.len(), "half a message");
             if delivery.to == CLIENT {

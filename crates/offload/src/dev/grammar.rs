@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use uxfrm_cli_grammar::{Cursor, Error, is_abbreviation};
 
-use super::{Addition, Command, LinkWord, Part, ProfileChoice, Setting, TableName};
+use super::{Addition, DevCommand, LinkWord, ProfileChoice, Setting, ShowDetail, TableName};
 use crate::{Fault, FaultError, RuleError, steering::grammar::RuleCommand};
 
 /// Errors of a command line.
@@ -38,18 +38,18 @@ const NAME_LENGTH: usize = 15;
 ///
 /// # Errors
 /// The first invalid word.
-pub fn command(words: &[&str]) -> Result<Command, WordError> {
+pub fn command(words: &[&str]) -> Result<DevCommand, WordError> {
     let mut words = Cursor::new(words);
     let Some(word) = words.take() else {
-        return Ok(Command::Show { device: None, part: Part::default() });
+        return Ok(DevCommand::Show { device: None, part: ShowDetail::default() });
     };
     let is = |whole: &str| is_abbreviation(word, whole);
     if is("add") {
-        addition(&mut words).map(Command::Add)
+        addition(&mut words).map(DevCommand::Add)
     } else if is("delete") {
         let name = device(&mut words)?;
         words.end("nothing more")?;
-        Ok(Command::Delete(name))
+        Ok(DevCommand::Delete(name))
     } else if is("show") || is("list") {
         show(&mut words)
     } else if is("set") {
@@ -59,7 +59,7 @@ pub fn command(words: &[&str]) -> Result<Command, WordError> {
     } else if is("events") || is("monitor") {
         let device = words.take().map(str::to_owned);
         words.end("nothing more")?;
-        Ok(Command::Events(device))
+        Ok(DevCommand::Events(device))
     } else {
         Err(Error::command(word, COMMANDS).into())
     }
@@ -96,20 +96,20 @@ fn addition(words: &mut Cursor<'_, '_>) -> Result<Addition, WordError> {
     Ok(addition)
 }
 
-fn show(words: &mut Cursor<'_, '_>) -> Result<Command, WordError> {
+fn show(words: &mut Cursor<'_, '_>) -> Result<DevCommand, WordError> {
     skip_dev(words);
     let device = words.take().map(str::to_owned);
     let part = match words.take() {
-        None => Part::Device,
-        Some(word) if !word.is_empty() && "states".starts_with(word) => Part::States,
-        Some("debugfs") => Part::Debugfs,
+        None => ShowDetail::Device,
+        Some(word) if !word.is_empty() && "states".starts_with(word) => ShowDetail::States,
+        Some("debugfs") => ShowDetail::Debugfs,
         Some(word) => return Err(Error::option(word, PARTS).into()),
     };
     words.end("nothing more")?;
-    Ok(Command::Show { device, part })
+    Ok(DevCommand::Show { device, part })
 }
 
-fn set(words: &mut Cursor<'_, '_>) -> Result<Command, WordError> {
+fn set(words: &mut Cursor<'_, '_>) -> Result<DevCommand, WordError> {
     let device = device(words)?;
     let mut settings = Vec::new();
     while let Some(word) = words.take() {
@@ -137,21 +137,21 @@ fn set(words: &mut Cursor<'_, '_>) -> Result<Command, WordError> {
     if settings.is_empty() {
         return Err(Error::Incomplete(SET).into());
     }
-    Ok(Command::Set { device, settings })
+    Ok(DevCommand::Set { device, settings })
 }
 
-fn flow(words: &mut Cursor<'_, '_>) -> Result<Command, WordError> {
+fn flow(words: &mut Cursor<'_, '_>) -> Result<DevCommand, WordError> {
     let device = device(words)?;
     let option = words.take();
     match option {
         None | Some("-u" | "-n" | "--show-nfc" | "--show-ntuple") => {
             words.end("nothing more")?;
-            Ok(Command::Show { device: Some(device), part: Part::Device })
+            Ok(DevCommand::Show { device: Some(device), part: ShowDetail::Device })
         }
         Some("-U" | "-N" | "--config-nfc" | "--config-ntuple") => {
             let rule = words.rest().join(" ");
             rule.parse::<RuleCommand>()?;
-            Ok(Command::Flow { device, rule })
+            Ok(DevCommand::Flow { device, rule })
         }
         Some(word) => Err(Error::option(word, FLOW).into()),
     }
@@ -197,7 +197,7 @@ fn on_off(words: &mut Cursor<'_, '_>) -> Result<bool, Error> {
 mod tests {
     use super::*;
 
-    fn read(line: &str) -> Result<Command, WordError> {
+    fn read(line: &str) -> Result<DevCommand, WordError> {
         command(&line.split_whitespace().collect::<Vec<_>>())
     }
 
@@ -213,27 +213,27 @@ mod tests {
             tables: [(TableName::Addresses, 256)].into(),
         };
         let line = "add nic0 over eth0 profile niantic vfs 2 trust on marks off addresses 256";
-        assert_eq!(read(line), Ok(Command::Add(addition)));
+        assert_eq!(read(line), Ok(DevCommand::Add(addition)));
         let name = || "nic0".to_owned();
-        let show = |part| Command::Show { device: Some(name()), part };
+        let show = |part| DevCommand::Show { device: Some(name()), part };
         let rule = "flow-type tcp4 src-port 52790 action 14".to_owned();
         for (line, command) in [
-            ("del nic0", Command::Delete(name())),
-            ("", Command::Show { device: None, part: Part::Device }),
-            ("sh nic0", show(Part::Device)),
-            ("show dev nic0 states", show(Part::States)),
-            ("show nic0 debugfs", show(Part::Debugfs)),
-            ("flow nic0", show(Part::Device)),
-            ("flow nic0 -u", show(Part::Device)),
+            ("del nic0", DevCommand::Delete(name())),
+            ("", DevCommand::Show { device: None, part: ShowDetail::Device }),
+            ("sh nic0", show(ShowDetail::Device)),
+            ("show dev nic0 states", show(ShowDetail::States)),
+            ("show nic0 debugfs", show(ShowDetail::Debugfs)),
+            ("flow nic0", show(ShowDetail::Device)),
+            ("flow nic0 -u", show(ShowDetail::Device)),
             (
                 "flow nic0 -U flow-type tcp4 src-port 52790 action 14",
-                Command::Flow { device: name(), rule },
+                DevCommand::Flow { device: name(), rule },
             ),
-            ("events", Command::Events(None)),
-            ("events nic0", Command::Events(Some(name()))),
+            ("events", DevCommand::Events(None)),
+            ("events nic0", DevCommand::Events(Some(name()))),
             (
                 "set nic0 down vf 1 trust on fault delay 500",
-                Command::Set {
+                DevCommand::Set {
                     device: name(),
                     settings: vec![
                         Setting::Link(LinkWord::Down),

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use uxfrm_cli_grammar::{Phrase, completion, is_abbreviation, page, takes_value, words_of};
+use uxfrm_cli_grammar::{WordAndValue, completion, is_abbreviation, page, takes_value, words_of};
 
-const COMMANDS: [Phrase; 6] = [
+const COMMANDS: [WordAndValue; 6] = [
     ("add", "NAME OPTIONS"),
     ("delete", "NAME"),
     ("show", "[ NAME [ states | debugfs ] ]"),
@@ -12,7 +12,7 @@ const COMMANDS: [Phrase; 6] = [
     ("flow", "NAME [ -u | -U RULE | -U delete LOC ]"),
     ("events", "[ NAME ]"),
 ];
-const ADD: [Phrase; 9] = [
+const ADD: [WordAndValue; 9] = [
     ("over", "INTERFACE"),
     ("profile", "{ niantic | connectx6dx | netdevsim | unlimited | FILE }"),
     ("vfs", "NUMBER"),
@@ -23,9 +23,9 @@ const ADD: [Phrase; 9] = [
     ("both", "NUMBER"),
     ("addresses", "NUMBER"),
 ];
-const SET: [Phrase; 4] =
+const SET: [WordAndValue; 4] =
     [("up", ""), ("down", ""), ("vf", "NUMBER trust { on | off }"), ("fault", "FAULT")];
-const FAULTS: [Phrase; 6] = [
+const FAULTS: [WordAndValue; 6] = [
     ("lost-event", "N"),
     ("full-table", "N"),
     ("busy", "N"),
@@ -33,7 +33,7 @@ const FAULTS: [Phrase; 6] = [
     ("wrong-decryption", "N"),
     ("reorder", "N"),
 ];
-const RULE: [Phrase; 11] = [
+const RULE: [WordAndValue; 11] = [
     ("src-ip", "ADDR [ m MASK ]"),
     ("dst-ip", "ADDR [ m MASK ]"),
     ("l4proto", "N"),
@@ -50,7 +50,7 @@ const FLOW_TYPES: [&str; 10] =
     ["ip4", "ip6", "tcp4", "tcp6", "udp4", "udp6", "sctp4", "sctp6", "esp4", "esp6"];
 const PROFILES: [&str; 4] = ["niantic", "connectx6dx", "netdevsim", "unlimited"];
 /// Options before the command.
-const OPTIONS: [Phrase; 4] =
+const OPTIONS: [WordAndValue; 4] =
     [("-json", ""), ("-pretty", ""), ("-netns", "NAME"), ("-control", "PATH")];
 
 /// What `uxfrm dev help` prints.

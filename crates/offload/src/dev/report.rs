@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use uxfrm_engine::{Direction, OffloadKind, SaId, Traffic};
+use uxfrm_engine::{Direction, OffloadKind, SaId, TrafficCounters};
 
 use super::{
     DeviceReport, DirectionReport, EventReport, Fill, FunctionReport, LinkWord, RuleReport,
     StateReport, TableName,
 };
-use crate::{FunctionId, HeldState, Link, ModelNic, NicEvent, Trust, profile::TableSizes};
+use crate::{FunctionId, HeldState, LinkState, ModelNic, NicEvent, Trust, profile::TableSizes};
 
 impl DeviceReport {
     /// The report of a device without its SAs; `name` and `functions` are its interfaces, in order.
@@ -143,16 +143,16 @@ impl EventReport {
     }
 }
 
-impl From<Link> for LinkWord {
-    fn from(link: Link) -> Self {
+impl From<LinkState> for LinkWord {
+    fn from(link: LinkState) -> Self {
         match link {
-            Link::Up => Self::Up,
-            Link::Down => Self::Down,
+            LinkState::Up => Self::Up,
+            LinkState::Down => Self::Down,
         }
     }
 }
 
-impl From<LinkWord> for Link {
+impl From<LinkWord> for LinkState {
     fn from(word: LinkWord) -> Self {
         match word {
             LinkWord::Up => Self::Up,
@@ -161,9 +161,9 @@ impl From<LinkWord> for Link {
     }
 }
 
-impl From<Traffic> for DirectionReport {
-    fn from(traffic: Traffic) -> Self {
-        let Traffic { received, sent, sent_bytes, dropped, held, .. } = traffic;
+impl From<TrafficCounters> for DirectionReport {
+    fn from(traffic: TrafficCounters) -> Self {
+        let TrafficCounters { received, sent, sent_bytes, dropped, held, .. } = traffic;
         Self { received, passed: sent, bytes: sent_bytes, dropped, held }
     }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use uxfrm_crypto::{Backend, Iv, OpenJob, SaKey, SealJob, SeqHigh};
 use uxfrm_engine::{
-    Direction, DropReason, Encapsulation, Handle, Limits, Moment, Offload, OffloadKind, Position,
-    Sa, SaConfig, SaId, SaWords,
+    Direction, DropReason, EspEncapsulator, Handle, LifetimeLimits, Moment, Offload, OffloadKind,
+    Sa, SaConfig, SaId, SaProgress, SharedSaConfig,
 };
 
 use super::{FunctionId, receive_limit::ReceiveLimit};
@@ -23,7 +23,7 @@ pub(super) struct Association {
     pub(super) slot: usize,
     pub(super) phase: SaPhase,
     /// Kind *packet*, sending: encapsulation.
-    pub(super) encapsulation: Option<Encapsulation>,
+    pub(super) encapsulation: Option<EspEncapsulator>,
     /// Kind *crypto*, ESN: the last number that the stack reported.
     pub(super) head: u64,
     /// Kind *packet*, receiving: the reservation.
@@ -70,13 +70,13 @@ impl Association {
         let keys = &config.transform;
         SaKey::verify(&keys.transform, &keys.encryption_key, &keys.authentication_key, backend)
             .map_err(|_| Refusal::new(Errno::Invalid))?;
-        let mut words = SaWords::of(config, backend);
+        let mut words = SharedSaConfig::of(config, backend);
         if offload.kind == OffloadKind::Crypto {
-            words.limits = Limits::default();
+            words.limits = LifetimeLimits::default();
         }
         let sa = Sa::new(config, Arc::new(words), now);
         let sends = offload.direction == Direction::Out;
-        let encapsulation = sends.then(|| Encapsulation::new(&sa, HOP_LIMIT));
+        let encapsulation = sends.then(|| EspEncapsulator::new(&sa, HOP_LIMIT));
         // Kind *crypto* does not need it: then it segments nothing.
         let encapsulation = match (offload.kind, encapsulation) {
             (OffloadKind::Packet, encapsulation) => encapsulation.transpose(),
@@ -98,8 +98,8 @@ impl Association {
     }
 
     /// Continues at a position.
-    pub(super) fn go_on_from(&mut self, position: &Position) {
-        self.sa.go_on_from(position);
+    pub(super) fn go_on_from(&mut self, position: &SaProgress) {
+        self.sa.continue_from(position);
         let head = match self.direction {
             Direction::Out => position.sent,
             Direction::In | Direction::Forward => position.received,
@@ -115,7 +115,7 @@ impl Association {
         let sa = self.sa.updated(state);
         // An encapsulation that was possible stays so with other ports.
         if self.encapsulation.is_some()
-            && let Ok(around) = Encapsulation::new(&sa, HOP_LIMIT)
+            && let Ok(around) = EspEncapsulator::new(&sa, HOP_LIMIT)
         {
             self.encapsulation = Some(around);
         }

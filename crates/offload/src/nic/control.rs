@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use uxfrm_engine::{Handle, History, IvPrefix, Moment, Policy, Position, SaConfig, Wanted};
+use uxfrm_engine::{Handle, IvPrefix, Moment, Policy, SaConfig, SaHistory, SaProgress, SaRequest};
 use uxfrm_packet::IpPacket;
 
 use super::association::{Association, SaPhase};
@@ -78,7 +78,7 @@ impl Device for FunctionPort<'_> {
         }
     }
 
-    fn add_larval(&mut self, _wanted: &Wanted) -> Result<Handle, Refusal> {
+    fn add_larval(&mut self, _wanted: &SaRequest) -> Result<Handle, Refusal> {
         let weak = |refusal: Refusal| refusal.or_text("Device failed to offload this state");
         self.requester().map_err(weak)?;
         if !self.nic.profile().policies {
@@ -87,16 +87,16 @@ impl Device for FunctionPort<'_> {
         Ok(self.nic.registry.take_handle())
     }
 
-    fn open_state(&mut self, handle: Handle, position: &Position) {
+    fn open_state(&mut self, handle: Handle, position: &SaProgress) {
         if let Some(association) = self.held(handle) {
             association.go_on_from(position);
             self.nic.states.open(handle);
         }
     }
 
-    fn set_history(&mut self, handle: Handle, history: &History) {
+    fn set_history(&mut self, handle: Handle, history: &SaHistory) {
         if let Some(association) = self.held(handle) {
-            association.sa.go_on_with(*history);
+            association.sa.set_history(*history);
         }
     }
 

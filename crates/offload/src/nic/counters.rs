@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use uxfrm_engine::Traffic;
+use uxfrm_engine::TrafficCounters;
 
 use super::ModelNic;
 
 /// Counters of a device without packets in flight.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NicTally {
+pub struct NicCounters {
     sent: Way,
     received: Way,
     encrypted: u64,
@@ -31,8 +31,8 @@ struct Way {
 impl ModelNic {
     /// The counters. Delayed packets count as received, and must be released first.
     #[must_use]
-    pub fn tally(&self) -> NicTally {
-        NicTally {
+    pub fn tally(&self) -> NicCounters {
+        NicCounters {
             sent: Way::of(&self.sent),
             received: Way::of(&self.received),
             encrypted: self.encrypted,
@@ -42,7 +42,7 @@ impl ModelNic {
     }
 
     /// Continues with another device's counters. Unknown drop reasons are ignored.
-    pub fn go_on_from(&mut self, tally: &NicTally) {
+    pub fn resume_counters(&mut self, tally: &NicCounters) {
         tally.sent.add_to(&mut self.sent);
         tally.received.add_to(&mut self.received);
         self.encrypted += tally.encrypted;
@@ -52,12 +52,12 @@ impl ModelNic {
 }
 
 impl Way {
-    const fn of(traffic: &Traffic) -> Self {
-        let &Traffic { received, received_bytes, sent, sent_bytes, dropped, .. } = traffic;
+    const fn of(traffic: &TrafficCounters) -> Self {
+        let &TrafficCounters { received, received_bytes, sent, sent_bytes, dropped, .. } = traffic;
         Self { received, received_bytes, sent, sent_bytes, dropped }
     }
 
-    const fn add_to(self, traffic: &mut Traffic) {
+    const fn add_to(self, traffic: &mut TrafficCounters) {
         traffic.received += self.received;
         traffic.received_bytes += self.received_bytes;
         traffic.sent += self.sent;

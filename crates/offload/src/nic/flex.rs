@@ -1,7 +1,7 @@
 //! The link-layer header of a received frame, and the two bytes that flow director rules may match.
 
 use uxfrm_packet::PacketBuf;
-use uxfrm_packet::ethernet::{EtherType, Frame};
+use uxfrm_packet::ethernet::{EtherType, EthernetFrame};
 
 use super::Framing;
 
@@ -26,7 +26,7 @@ impl LinkHeader {
         if framing == Framing::Ip {
             return Some(header);
         }
-        let frame = Frame::parse(packet.bytes()).ok()?;
+        let frame = EthernetFrame::parse(packet.bytes()).ok()?;
         if !matches!(frame.ether_type, EtherType::IPV4 | EtherType::IPV6) {
             return None;
         }

@@ -84,12 +84,12 @@ impl Row {
 
 #[cfg(test)]
 mod tests {
-    use uxfrm_testkit::{Way, Wrapping};
+    use uxfrm_testkit::{IpsecSetup, PairDirection};
 
     use super::*;
 
     fn flow() -> FlowKey {
-        let (source, destination) = Wrapping::tunnel4().hosts(Way::Right);
+        let (source, destination) = IpsecSetup::tunnel4().hosts(PairDirection::LeftToRight);
         FlowKey {
             source,
             destination,
@@ -103,7 +103,7 @@ mod tests {
     }
 
     fn policy(priority: u32, action: Action) -> Policy {
-        let policy = Wrapping::tunnel4().policy(Direction::In, Way::Right);
+        let policy = IpsecSetup::tunnel4().policy(Direction::In, PairDirection::LeftToRight);
         Policy { priority: Priority(priority), action, ..policy }
     }
 

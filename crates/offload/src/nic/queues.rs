@@ -1,6 +1,6 @@
 //! Receive queues of a device.
 
-use uxfrm_engine::Received;
+use uxfrm_engine::ReceivedPacket;
 
 use super::FunctionId;
 use crate::Queue;
@@ -9,8 +9,8 @@ use crate::Queue;
 /// separately, or all in order by [`Queues::in_order`].
 #[derive(Debug)]
 pub struct Queues {
-    physical: Vec<Vec<Received>>,
-    virtuals: Vec<Vec<Received>>,
+    physical: Vec<Vec<ReceivedPacket>>,
+    virtuals: Vec<Vec<ReceivedPacket>>,
     /// Queue of each packet in order of arrival.
     order: Vec<(FunctionId, Queue)>,
 }
@@ -27,25 +27,25 @@ impl Queues {
 
     /// Content of one queue; virtual functions only have queue 0. `None` for others.
     #[must_use]
-    pub fn of(&mut self, function: FunctionId, queue: Queue) -> Option<&mut Vec<Received>> {
+    pub fn of(&mut self, function: FunctionId, queue: Queue) -> Option<&mut Vec<ReceivedPacket>> {
         self.order.clear();
         self.ring(function, queue)
     }
 
     /// The device's own queues, in order.
-    pub fn physical(&mut self) -> impl Iterator<Item = &mut Vec<Received>> {
+    pub fn physical(&mut self) -> impl Iterator<Item = &mut Vec<ReceivedPacket>> {
         self.order.clear();
         self.physical.iter_mut()
     }
 
     /// Removes everything, queue by queue.
-    pub fn drain(&mut self) -> impl Iterator<Item = Received> {
+    pub fn drain(&mut self) -> impl Iterator<Item = ReceivedPacket> {
         self.order.clear();
         self.physical.iter_mut().chain(&mut self.virtuals).flat_map(|queue| queue.drain(..))
     }
 
     /// Removes everything in order of arrival, with the queue of each.
-    pub fn in_order(&mut self) -> impl Iterator<Item = (FunctionId, Queue, Received)> {
+    pub fn in_order(&mut self) -> impl Iterator<Item = (FunctionId, Queue, ReceivedPacket)> {
         let Self { physical, virtuals, order } = self;
         let mut physical: Vec<_> = physical.iter_mut().map(|queue| queue.drain(..)).collect();
         let mut virtuals: Vec<_> = virtuals.iter_mut().map(|queue| queue.drain(..)).collect();
@@ -60,7 +60,7 @@ impl Queues {
 
     /// Rules and hash name only existing queues; these must be the device's own
     /// ([`ModelNic::queues`](crate::ModelNic::queues)).
-    pub(super) fn push(&mut self, function: FunctionId, queue: Queue, received: Received) {
+    pub(super) fn push(&mut self, function: FunctionId, queue: Queue, received: ReceivedPacket) {
         // Steering applies to the device's queues; a virtual function has only one.
         let queue = if function == FunctionId::PHYSICAL { queue } else { Queue(0) };
         let ring = self.ring(function, queue);
@@ -71,7 +71,7 @@ impl Queues {
         }
     }
 
-    fn ring(&mut self, function: FunctionId, queue: Queue) -> Option<&mut Vec<Received>> {
+    fn ring(&mut self, function: FunctionId, queue: Queue) -> Option<&mut Vec<ReceivedPacket>> {
         match usize::from(function.0).checked_sub(1) {
             None => self.physical.get_mut(usize::from(queue.0)),
             Some(place) if queue == Queue(0) => self.virtuals.get_mut(place),

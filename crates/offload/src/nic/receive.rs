@@ -14,10 +14,10 @@
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
-use uxfrm_crypto::{Authenticity, OpenJob};
+use uxfrm_crypto::{OpenJob, OpenStatus};
 use uxfrm_engine::{
-    Candidate, DeviceMark, DeviceStatus, Direction, FlowKey, Handle, Moment, OffloadKind, Received,
-    Reqid, Spi, decapsulate,
+    DeviceMark, DeviceStatus, Direction, FlowKey, Handle, Moment, OffloadKind, ReceivedPacket,
+    Reqid, Spi, UncheckedSeq, decapsulate,
 };
 use uxfrm_packet::checksum::{self, Verification};
 use uxfrm_packet::{Batch, Checksum, IpPacket, PacketBuf, Pool, Protocol};
@@ -28,7 +28,7 @@ use super::flex::LinkHeader;
 use super::policies::PolicyVerdict;
 use super::receive_limit::LimitProximity;
 use super::transmit::HardLimitPassed;
-use super::{FunctionId, Link, ModelNic, NicDrop, Queues, segment};
+use super::{FunctionId, LinkState, ModelNic, NicDrop, Queues, segment};
 use crate::NicEvent;
 use crate::steering::{Queue, Steering, target::Target, tuple::Tuple};
 
@@ -48,14 +48,14 @@ struct RxEsp {
     esp: Range<usize>,
     spi: Spi,
     number: RxNumber,
-    verdict: Authenticity,
+    verdict: OpenStatus,
 }
 
 /// Sequence number of a packet, 64 bits.
 #[derive(Clone, Copy, Debug)]
 enum RxNumber {
     /// Kind *packet*: not seen by the window.
-    Unseen(Candidate),
+    Unseen(UncheckedSeq),
     /// Kind *crypto*: inferred from the stack's last report.
     Nearest(u64),
 }
@@ -65,7 +65,7 @@ enum RxNumber {
 pub(super) struct Delivery {
     function: FunctionId,
     queue: Queue,
-    received: Received,
+    received: ReceivedPacket,
 }
 
 const CHUNK: usize = 64;
@@ -124,7 +124,7 @@ impl ModelNic {
 
     /// Steps 1 to 3.
     fn arrive(&mut self, mut packet: PacketBuf) -> Result<RxPacket, (PacketBuf, NicDrop)> {
-        if self.link == Link::Down {
+        if self.link == LinkState::Down {
             return Err((packet, NicDrop::RxLinkDown));
         }
         let Some(link) = LinkHeader::take(&mut packet, self.framing) else {
@@ -143,7 +143,7 @@ impl ModelNic {
         let Some(association) = found.filter(|found| location.is_of(found)) else {
             return Ok(None);
         };
-        if self.link_of(association.function) == Link::Down {
+        if self.link_of(association.function) == LinkState::Down {
             return Err(NicDrop::RxLinkDown);
         }
         let (handle, kind) = (association.handle, association.kind);
@@ -165,7 +165,7 @@ impl ModelNic {
                 *last ^= 1;
             }
         }
-        let verdict = Authenticity::Pending;
+        let verdict = OpenStatus::Pending;
         let (esp, spi) = (location.esp, location.spi);
         Ok(Some(RxEsp { handle, kind, esp, spi, number, verdict }))
     }
@@ -214,7 +214,7 @@ impl ModelNic {
             Some(association) => association.function,
             None => self.function_at(&packet),
         };
-        if self.link_of(function) == Link::Down {
+        if self.link_of(function) == LinkState::Down {
             return Err((packet, NicDrop::RxLinkDown));
         }
         let target = match (&self.steering, &tuple) {
@@ -227,7 +227,7 @@ impl ModelNic {
         match target {
             Target::Drop => Err((packet, NicDrop::RxFlowRule)),
             Target::Queue(queue) => {
-                Ok(Delivery { function, queue, received: Received { packet, mark } })
+                Ok(Delivery { function, queue, received: ReceivedPacket { packet, mark } })
             }
         }
     }
@@ -236,17 +236,17 @@ impl ModelNic {
     fn crypto_mark(&self, sealed: &RxEsp, now: Moment) -> Option<DeviceMark> {
         let association = self.states.of(sealed.handle)?;
         let status = match sealed.verdict {
-            Authenticity::Authentic => {
+            OpenStatus::Authentic => {
                 // Without limits on the device this only counts.
                 let _ = association.sa.charge(1, sealed.esp.len() as u64, now);
                 DeviceStatus::Success
             }
-            Authenticity::Forged => {
+            OpenStatus::Forged => {
                 association.sa.count_failure(uxfrm_engine::DropReason::InForged);
                 DeviceStatus::AuthFailed
             }
-            Authenticity::Runt => DeviceStatus::InvalidSyntax,
-            Authenticity::Pending => DeviceStatus::GenericError,
+            OpenStatus::TooShort => DeviceStatus::InvalidSyntax,
+            OpenStatus::Pending => DeviceStatus::GenericError,
         };
         let extended = association.sa.extended();
         let high = if extended { upper_half(sealed.number.value()) } else { 0 };
@@ -289,8 +289,7 @@ impl ModelNic {
 
     /// 5 advances the window within the reservation.
     fn enforce_receive_limit(&mut self, sealed: &RxEsp) -> Result<(), NicDrop> {
-        let (Authenticity::Authentic, RxNumber::Unseen(candidate)) =
-            (sealed.verdict, sealed.number)
+        let (OpenStatus::Authentic, RxNumber::Unseen(candidate)) = (sealed.verdict, sealed.number)
         else {
             return Ok(());
         };
@@ -374,7 +373,7 @@ impl ModelNic {
         let inside = match sealed {
             Some(sealed)
                 if sealed.kind == OffloadKind::Crypto
-                    && sealed.verdict == Authenticity::Authentic =>
+                    && sealed.verdict == OpenStatus::Authentic =>
             {
                 inside_of(bytes, &sealed.esp, self.states.of(sealed.handle)?)
             }
@@ -406,13 +405,13 @@ impl RxNumber {
 fn accept(association: &Association, sealed: &RxEsp) -> Result<(), NicDrop> {
     let sa = &association.sa;
     let outcome = match (sealed.verdict, sealed.number) {
-        (Authenticity::Authentic, RxNumber::Unseen(candidate)) => sa.replay().accept(candidate),
-        (Authenticity::Authentic, RxNumber::Nearest(_)) => Ok(()),
-        (Authenticity::Forged, _) => {
+        (OpenStatus::Authentic, RxNumber::Unseen(candidate)) => sa.replay().accept(candidate),
+        (OpenStatus::Authentic, RxNumber::Nearest(_)) => Ok(()),
+        (OpenStatus::Forged, _) => {
             sa.count_failure(uxfrm_engine::DropReason::InForged);
             return Err(NicDrop::RxAuthFailed);
         }
-        (Authenticity::Runt | Authenticity::Pending, _) => return Err(NicDrop::RxRunt),
+        (OpenStatus::TooShort | OpenStatus::Pending, _) => return Err(NicDrop::RxRunt),
     };
     outcome.map_err(|reason| {
         sa.count_failure(reason);

@@ -6,7 +6,7 @@ use uxfrm_packet::{PacketBuf, Pool, SegmentPlan, Segments, SizeClass};
 pub(super) fn count(packet: &PacketBuf) -> u64 {
     let packets = match packet.segments {
         Segments::One => 1,
-        Segments::Train { stride } => packet.len().div_ceil(usize::from(stride).max(1)).max(1),
+        Segments::Burst { stride } => packet.len().div_ceil(usize::from(stride).max(1)).max(1),
         Segments::Tcp { .. } | Segments::Udp { .. } => {
             SegmentPlan::new(packet).map_or(1, |plan| plan.count())
         }
@@ -17,8 +17,8 @@ pub(super) fn count(packet: &PacketBuf) -> u64 {
 /// Bytes between frames in a buffer.
 pub(super) fn stride(packet: &PacketBuf) -> usize {
     match packet.segments {
-        Segments::Train { stride } if stride > 0 => stride.into(),
-        Segments::Train { .. } | Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => {
+        Segments::Burst { stride } if stride > 0 => stride.into(),
+        Segments::Burst { .. } | Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => {
             packet.len().max(1)
         }
     }
@@ -74,7 +74,7 @@ pub(super) fn split_burst(
     pool: &mut Pool,
 ) -> impl Iterator<Item = PacketBuf> + use<> {
     let (whole, parts) = match packet.segments {
-        Segments::Train { .. } => (None, take_apart(packet, pool)),
+        Segments::Burst { .. } => (None, take_apart(packet, pool)),
         Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => (Some(packet), Vec::new()),
     };
     whole.into_iter().chain(parts)

@@ -5,12 +5,12 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use uxfrm_crypto::Crypter;
-use uxfrm_engine::{DeviceStatus, Direction, Handed, IvPrefix, Received};
+use uxfrm_engine::{DeviceStatus, Direction, IvPrefix, OffloadedPacket, ReceivedPacket};
 use uxfrm_engine::{
-    Encapsulation, Family, Handover, Mode, Offload, OffloadKind, Position, Sa, SaConfig, SaFlags,
-    SaWords, Task, UdpEncapKind, Wanted,
+    EspEncapsulator, Family, Mode, Offload, OffloadKind, OffloadOrder, OffloadTask, Sa, SaConfig,
+    SaFlags, SaProgress, SaRequest, SharedSaConfig, UdpEncapKind,
 };
-use uxfrm_testkit::{FIRST_SPI, Pair, Way, Wrapping, packets};
+use uxfrm_testkit::{FIRST_SPI, IpsecSetup, PairDirection, TestGatewayPair, packets};
 
 use super::*;
 use crate::{Attached, Device, StateCounts};
@@ -64,21 +64,21 @@ impl TestBed {
 
     /// Activates an SA from its first number on.
     fn opened(&mut self, handle: Handle) -> Handle {
-        self.port().open_state(handle, &Position::default());
+        self.port().open_state(handle, &SaProgress::default());
         handle
     }
 
     /// Adds the SA that sends from left to right.
-    fn add_sending(&mut self, wrapping: &Wrapping, kind: OffloadKind) -> Handle {
-        self.add(wrapping.sa(Way::Right, FIRST_SPI), kind, Direction::Out)
+    fn add_sending(&mut self, wrapping: &IpsecSetup, kind: OffloadKind) -> Handle {
+        self.add(wrapping.sa(PairDirection::LeftToRight, FIRST_SPI), kind, Direction::Out)
     }
 
     /// Adds the SA that receives the left one's packets.
-    fn add_receiving(&mut self, wrapping: &Wrapping, kind: OffloadKind) -> Handle {
-        self.add(wrapping.sa(Way::Right, FIRST_SPI), kind, Direction::In)
+    fn add_receiving(&mut self, wrapping: &IpsecSetup, kind: OffloadKind) -> Handle {
+        self.add(wrapping.sa(PairDirection::LeftToRight, FIRST_SPI), kind, Direction::In)
     }
 
-    fn transmit(&mut self, handed: Vec<Handed>) -> Vec<PacketBuf> {
+    fn transmit(&mut self, handed: Vec<OffloadedPacket>) -> Vec<PacketBuf> {
         let (mut handed, mut wire) = (handed, Batch::new());
         self.nic.transmit(&mut handed, self.now, &mut self.pool, &mut wire);
         assert!(handed.is_empty());
@@ -87,12 +87,12 @@ impl TestBed {
     }
 
     fn protect(&mut self, handle: Handle, plain: Vec<PacketBuf>) -> Vec<PacketBuf> {
-        let handover = Handover { device: NIC, handle, task: Task::Protect };
-        let handed = |packet| Handed { packet, handover };
+        let handover = OffloadOrder { device: NIC, handle, task: OffloadTask::Protect };
+        let handed = |packet| OffloadedPacket { packet, handover };
         self.transmit(plain.into_iter().map(handed).collect())
     }
 
-    fn receive(&mut self, packets: Vec<PacketBuf>) -> Vec<Received> {
+    fn receive(&mut self, packets: Vec<PacketBuf>) -> Vec<ReceivedPacket> {
         let mut batch: Batch = packets.into_iter().collect();
         self.nic.receive(&mut batch, self.now, &mut self.pool, &mut self.queues);
         assert!(batch.is_empty());
@@ -126,7 +126,7 @@ fn offloaded(mut sa: SaConfig, kind: OffloadKind, direction: Direction) -> SaCon
 }
 
 /// All encapsulations that a device supports.
-fn wrappings() -> Vec<Wrapping> {
+fn wrappings() -> Vec<IpsecSetup> {
     use Family::{V4, V6};
     let mut all = Vec::new();
     for (mode, inner, outer) in [
@@ -139,9 +139,9 @@ fn wrappings() -> Vec<Wrapping> {
     ] {
         for encap in [None, Some(UdpEncapKind::Esp), Some(UdpEncapKind::NonIke)] {
             for flags in [SaFlags::empty(), SaFlags::ESN] {
-                let settings = Wrapping::tunnel4().settings;
-                let base = Wrapping::new(mode, inner, outer);
-                all.push(Wrapping { encap, flags, settings, ..base });
+                let settings = IpsecSetup::tunnel4().settings;
+                let base = IpsecSetup::new(mode, inner, outer);
+                all.push(IpsecSetup { encap, flags, settings, ..base });
             }
         }
     }
@@ -150,8 +150,8 @@ fn wrappings() -> Vec<Wrapping> {
 
 /// Datagrams of these payload lengths between a wrapping's hosts, IPv4 ones with DF (so that outer
 /// ids are 0).
-fn datagrams(wrapping: &Wrapping, lengths: &[usize]) -> Vec<PacketBuf> {
-    let (source, destination) = wrapping.hosts(Way::Right);
+fn datagrams(wrapping: &IpsecSetup, lengths: &[usize]) -> Vec<PacketBuf> {
+    let (source, destination) = wrapping.hosts(PairDirection::LeftToRight);
     let end = |address, port| std::net::SocketAddr::new(address, port).to_string();
     let datagram = |len: &usize| {
         let payload: Vec<u8> = (0..=250).cycle().take(*len).collect();
@@ -180,8 +180,8 @@ fn prefix() -> IvPrefix {
 }
 
 /// Two gateways whose SAs have that prefix.
-fn pair_of(wrapping: &Wrapping) -> Pair {
-    let pair = Pair::new(wrapping);
+fn pair_of(wrapping: &IpsecSetup) -> TestGatewayPair {
+    let pair = TestGatewayPair::new(wrapping);
     for gateway in [&pair.left, &pair.right] {
         gateway.database.current().sad.iter().for_each(|sa| sa.set_iv_prefix(prefix()));
     }
@@ -190,17 +190,17 @@ fn pair_of(wrapping: &Wrapping) -> Pair {
 
 /// Creates ESP with any number, or kind *crypto* packets of the engine.
 struct Sender {
-    encapsulation: Encapsulation,
+    encapsulation: EspEncapsulator,
     crypter: Crypter,
 }
 
 impl Sender {
     fn new(sa: &SaConfig) -> Self {
-        let words = SaWords::of(sa, Backend::Auto);
+        let words = SharedSaConfig::of(sa, Backend::Auto);
         let sa = Sa::new(sa, Arc::new(words), NOW);
         sa.set_iv_prefix(prefix());
         Self {
-            encapsulation: Encapsulation::new(&sa, 64).unwrap(),
+            encapsulation: EspEncapsulator::new(&sa, 64).unwrap(),
             crypter: Crypter::new().unwrap(),
         }
     }

@@ -14,10 +14,10 @@
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
-use uxfrm_crypto::{SealJob, Sealing};
+use uxfrm_crypto::{SealJob, SealStatus};
 use uxfrm_engine::{
-    Charge, Direction, DropReason, FlowKey, Handed, Handle, Handover, Measured, Moment,
-    OffloadKind, Task, UdpEncapKind,
+    ChargeOutcome, Direction, DropReason, EncapPlan, FlowKey, Handle, Moment, OffloadKind,
+    OffloadOrder, OffloadTask, OffloadedPacket, UdpEncapKind,
 };
 use uxfrm_packet::checksum::{self, Sum};
 use uxfrm_packet::esp::Esp;
@@ -27,7 +27,7 @@ use uxfrm_packet::{
 
 use super::association::Association;
 use super::policies::PolicyVerdict;
-use super::{FunctionId, Link, ModelNic, NicDrop, segment};
+use super::{FunctionId, LinkState, ModelNic, NicDrop, segment};
 use crate::NicEvent;
 
 /// A buffer to be encrypted: one packet, or a burst of equal frames.
@@ -39,7 +39,7 @@ pub(super) struct TxPacket {
     sequence: u64,
     /// Offset of ESP in each frame.
     esp: usize,
-    measured: Option<Measured>,
+    measured: Option<EncapPlan>,
     sealed: bool,
 }
 
@@ -51,15 +51,15 @@ impl ModelNic {
     /// entirely (kind *packet*). `handed` is empty afterwards.
     pub fn transmit(
         &mut self,
-        handed: &mut Vec<Handed>,
+        handed: &mut Vec<OffloadedPacket>,
         now: Moment,
         pool: &mut Pool,
         wire: &mut Batch,
     ) {
-        for Handed { packet, handover } in handed.drain(..) {
+        for OffloadedPacket { packet, handover } in handed.drain(..) {
             self.sent.received += match handover.task {
-                Task::Segment { count, .. } => count.into(),
-                Task::Encrypt { .. } | Task::Protect => segment::count(&packet),
+                OffloadTask::Segment { count, .. } => count.into(),
+                OffloadTask::Encrypt { .. } | OffloadTask::Protect => segment::count(&packet),
             };
             self.sent.received_bytes += packet.len() as u64;
             self.take(packet, handover, now, pool);
@@ -76,8 +76,8 @@ impl ModelNic {
             self.sent.received += segment::count(&packet);
             self.sent.received_bytes += packet.len() as u64;
             match self.link {
-                Link::Up => self.send(FunctionId::PHYSICAL, packet, now),
-                Link::Down => self.refuse_sending(packet, NicDrop::TxLinkDown, pool),
+                LinkState::Up => self.send(FunctionId::PHYSICAL, packet, now),
+                LinkState::Down => self.refuse_sending(packet, NicDrop::TxLinkDown, pool),
             }
         }
         self.complete_sending(now, wire);
@@ -110,30 +110,30 @@ impl ModelNic {
     }
 
     /// Steps 1 and 2.
-    fn take(&mut self, packet: PacketBuf, handover: Handover, now: Moment, pool: &mut Pool) {
+    fn take(&mut self, packet: PacketBuf, handover: OffloadOrder, now: Moment, pool: &mut Pool) {
         let outcome = match self.find(&handover) {
             Err(reason) => Err((packet, reason)),
             Ok(handle) => match handover.task {
-                Task::Encrypt { sequence } => self.admit(packet, handle, sequence),
-                Task::Segment { sequence, count } => {
+                OffloadTask::Encrypt { sequence } => self.admit(packet, handle, sequence),
+                OffloadTask::Segment { sequence, count } => {
                     self.segment(packet, handle, sequence..sequence + u64::from(count), pool)
                 }
-                Task::Protect => self.protect(packet, handle, now, pool),
+                OffloadTask::Protect => self.protect(packet, handle, now, pool),
             },
         };
         if let Err((packet, reason)) = outcome {
             let packets = match handover.task {
-                Task::Segment { count, .. } => count.into(),
-                Task::Encrypt { .. } | Task::Protect => segment::count(&packet),
+                OffloadTask::Segment { count, .. } => count.into(),
+                OffloadTask::Encrypt { .. } | OffloadTask::Protect => segment::count(&packet),
             };
             self.refuse_so_many(packet, packets, reason, pool);
         }
     }
 
     /// The SA of a packet.
-    fn find(&self, handover: &Handover) -> Result<Handle, NicDrop> {
+    fn find(&self, handover: &OffloadOrder) -> Result<Handle, NicDrop> {
         let function = self.function_of(handover.device).ok_or(NicDrop::TxWrongDevice)?;
-        if self.link_of(function) == Link::Down {
+        if self.link_of(function) == LinkState::Down {
             return Err(NicDrop::TxLinkDown);
         }
         let association = self.states.of(handover.handle).ok_or(NicDrop::TxNoState)?;
@@ -220,7 +220,7 @@ impl ModelNic {
                 }
                 self.wrap(packet, handle, now, pool)
             }
-            Segments::Train { .. } => Err((packet, NicDrop::TxUnsupported)),
+            Segments::Burst { .. } => Err((packet, NicDrop::TxUnsupported)),
             Segments::Tcp { .. } | Segments::Udp { .. } if !self.profile().segmentation => {
                 Err((packet, NicDrop::TxUnsupported))
             }
@@ -275,7 +275,7 @@ impl ModelNic {
         &mut self,
         packet: PacketBuf,
         handle: Handle,
-        measured: Measured,
+        measured: EncapPlan,
         number: TxNumber,
         pool: &mut Pool,
     ) -> Result<(), (PacketBuf, NicDrop)> {
@@ -311,7 +311,7 @@ impl ModelNic {
     }
 
     /// Lengths of the encapsulated packet, if it may leave.
-    fn measure(&mut self, packet: &PacketBuf, handle: Handle) -> Result<Measured, NicDrop> {
+    fn measure(&mut self, packet: &PacketBuf, handle: Handle) -> Result<EncapPlan, NicDrop> {
         let ip = IpPacket::parse(packet.bytes()).map_err(|_| NicDrop::TxMalformed)?;
         if ip.is_fragment() || ip.has_options {
             return Err(NicDrop::TxUnsupported);
@@ -323,14 +323,19 @@ impl ModelNic {
         self.measured(packet, handle)
     }
 
-    fn measured(&self, packet: &PacketBuf, handle: Handle) -> Result<Measured, NicDrop> {
+    fn measured(&self, packet: &PacketBuf, handle: Handle) -> Result<EncapPlan, NicDrop> {
         let encapsulation = self.states.of(handle).and_then(|found| found.encapsulation.as_ref());
         let encapsulation = encapsulation.ok_or(NicDrop::TxNoState)?;
         encapsulation.measure(packet.bytes()).map_err(NicDrop::of)
     }
 
     /// 5 counts and numbers.
-    fn number(&mut self, handle: Handle, measured: &Measured, now: Moment) -> Result<u64, NicDrop> {
+    fn number(
+        &mut self,
+        handle: Handle,
+        measured: &EncapPlan,
+        now: Moment,
+    ) -> Result<u64, NicDrop> {
         self.charge(handle, measured.charged(), now)
             .map_err(|HardLimitPassed| NicDrop::TxHardLimit)?;
         let association = self.states.of_mut(handle).ok_or(NicDrop::TxNoState)?;
@@ -357,17 +362,17 @@ impl ModelNic {
     ) -> Result<(), HardLimitPassed> {
         let Some(association) = self.states.of(handle) else { return Err(HardLimitPassed) };
         match association.sa.charge(1, bytes as u64, now) {
-            Charge::Ok => Ok(()),
-            Charge::SoftLimit => {
+            ChargeOutcome::Ok => Ok(()),
+            ChargeOutcome::SoftLimit => {
                 self.tell_of(handle, |state| NicEvent::SoftLimit { handle, state });
                 Ok(())
             }
-            Charge::HardLimit => {
+            ChargeOutcome::HardLimit => {
                 self.tell_of(handle, |state| NicEvent::HardLimit { handle, state });
                 Err(HardLimitPassed)
             }
             // A single packet cannot cross a limit.
-            Charge::Expired | Charge::Crossing => Err(HardLimitPassed),
+            ChargeOutcome::Expired | ChargeOutcome::NeedsPerPacket => Err(HardLimitPassed),
         }
     }
 
@@ -376,7 +381,7 @@ impl ModelNic {
         let mut jobs: ArrayVec<SealJob<'_>, CHUNK> = ArrayVec::new();
         let mut sealed = Vec::with_capacity(self.departures.len());
         let mut verdicts = |jobs: &mut ArrayVec<SealJob<'_>, CHUNK>| {
-            sealed.extend(jobs.drain(..).map(|job| job.verdict == Sealing::Sealed));
+            sealed.extend(jobs.drain(..).map(|job| job.verdict == SealStatus::Sealed));
         };
         for departure in &mut self.departures {
             let Some(association) = self.states.of(departure.handle) else { continue };

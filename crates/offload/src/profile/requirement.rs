@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 
 use serde::Deserialize;
-use uxfrm_engine::{Budget, Limits, OffloadKind, Policy, PolicyKind, Reqid, SaConfig};
+use uxfrm_engine::{
+    LifetimeLimits, OffloadKind, Policy, PolicyKind, Reqid, SaConfig, SoftHardLimit,
+};
 
 use super::word::{DirectionWord, EncapsulationWord, KindWord, ModeWord, ProtocolWord};
 use crate::registry::TableLimits;
@@ -134,7 +136,7 @@ impl StateRequirement {
             Self::Reqid => sa.reqid != Reqid(0),
             Self::OrderedLimit(word) => {
                 let budget = word.of(&sa.limits);
-                budget.hard == Budget::NONE || budget.soft < budget.hard
+                budget.hard == SoftHardLimit::NONE || budget.soft < budget.hard
             }
             Self::NonzeroLimit(word) => {
                 let budget = word.of(&sa.limits);
@@ -156,7 +158,7 @@ impl Keys {
 }
 
 impl LimitWord {
-    fn of(self, limits: &Limits) -> Budget {
+    fn of(self, limits: &LifetimeLimits) -> SoftHardLimit {
         match self {
             Self::Bytes => limits.bytes,
             Self::Packets => limits.packets,

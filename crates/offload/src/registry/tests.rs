@@ -3,9 +3,10 @@
 
 use super::*;
 use uxfrm_engine::{
-    Budget, IfId, Limits, Mode, Offload, PolicyKind, Priority, Reqid, SaProtocol, UdpEncapKind,
+    IfId, LifetimeLimits, Mode, Offload, PolicyKind, Priority, Reqid, SaProtocol, SoftHardLimit,
+    UdpEncapKind,
 };
-use uxfrm_testkit::{Suite, Way, Wrapping};
+use uxfrm_testkit::{EspSuite, IpsecSetup, PairDirection};
 
 fn device(name: &str) -> Registry {
     Registry::new(Profile::by_name(name).unwrap())
@@ -16,16 +17,16 @@ fn asks(mut sa: SaConfig, kind: OffloadKind, direction: Direction) -> SaConfig {
     sa
 }
 
-fn crypto(wrapping: &Wrapping, spi: u32) -> SaConfig {
-    asks(wrapping.sa(Way::Right, spi), OffloadKind::Crypto, Direction::In)
+fn crypto(wrapping: &IpsecSetup, spi: u32) -> SaConfig {
+    asks(wrapping.sa(PairDirection::LeftToRight, spi), OffloadKind::Crypto, Direction::In)
 }
 
-fn packet(wrapping: &Wrapping) -> SaConfig {
-    asks(wrapping.sa(Way::Right, 7), OffloadKind::Packet, Direction::In)
+fn packet(wrapping: &IpsecSetup) -> SaConfig {
+    asks(wrapping.sa(PairDirection::LeftToRight, 7), OffloadKind::Packet, Direction::In)
 }
 
 fn policy(direction: Direction) -> Policy {
-    let mut policy = Wrapping::tunnel4().policy(direction, Way::Right);
+    let mut policy = IpsecSetup::tunnel4().policy(direction, PairDirection::LeftToRight);
     policy.offload = Some(Offload { kind: OffloadKind::Packet, device: "nic0".into(), direction });
     policy
 }
@@ -37,7 +38,7 @@ fn refused(device: &mut Registry, sa: &SaConfig) -> (i32, String) {
 
 #[test]
 fn without_a_device_crypto_is_software_and_packet_is_refused() {
-    let transport = Wrapping::transport4();
+    let transport = IpsecSetup::transport4();
     let software = Registry::attach_state(None, &crypto(&transport, 1));
     assert_eq!(software, Ok(Attached::Software));
     let refusal = Registry::attach_state(None, &packet(&transport)).unwrap_err();
@@ -48,22 +49,22 @@ fn without_a_device_crypto_is_software_and_packet_is_refused() {
 
 #[test]
 fn niantic_refusals_match_driver() {
-    let transport = Wrapping::transport4;
-    let esn = Wrapping { flags: SaFlags::ESN, ..transport() };
+    let transport = IpsecSetup::transport4;
+    let esn = IpsecSetup { flags: SaFlags::ESN, ..transport() };
     let mut ah = crypto(&transport(), 1);
     ah.id.protocol = SaProtocol::Comp;
-    let cbc = Wrapping { suite: Suite::CbcSha1, ..transport() };
-    let long = Wrapping { suite: Suite::Gcm256, ..transport() };
+    let cbc = IpsecSetup { suite: EspSuite::CbcSha1, ..transport() };
+    let long = IpsecSetup { suite: EspSuite::Gcm256, ..transport() };
     let rx = "Failed to get key data for Rx SA table";
     for (sa, text) in [
         (crypto(&esn, 1), "Device doesn't support offload with ESN"),
         (ah, "Unsupported protocol for ipsec offload"),
-        (crypto(&Wrapping::tunnel4(), 1), "Unsupported mode for ipsec offload"),
+        (crypto(&IpsecSetup::tunnel4(), 1), "Unsupported mode for ipsec offload"),
         (packet(&transport()), "Unsupported ipsec offload type"),
         (crypto(&cbc, 1), rx),
         (crypto(&long, 1), rx),
         (
-            asks(long.sa(Way::Right, 1), OffloadKind::Crypto, Direction::Out),
+            asks(long.sa(PairDirection::LeftToRight, 1), OffloadKind::Crypto, Direction::Out),
             "Failed to get key data for Tx SA table",
         ),
     ] {
@@ -82,10 +83,10 @@ fn niantic_refusals_match_driver() {
 
 #[test]
 fn connectx_refusals_match_driver() {
-    let base = Wrapping::tunnel4;
-    let udp = |kind, mode| Wrapping { encap: Some(kind), mode, ..base() };
-    let limited = |limits| Wrapping { limits, ..base() };
-    let budget = |soft, hard| Budget { soft, hard };
+    let base = IpsecSetup::tunnel4;
+    let udp = |kind, mode| IpsecSetup { encap: Some(kind), mode, ..base() };
+    let limited = |limits| IpsecSetup { limits, ..base() };
+    let budget = |soft, hard| SoftHardLimit { soft, hard };
     let with = |change: fn(&mut SaConfig)| {
         let mut sa = packet(&base());
         change(&mut sa);
@@ -96,10 +97,10 @@ fn connectx_refusals_match_driver() {
             selector.protocol = 1;
         }
     });
-    let suite = |suite| packet(&Wrapping { suite, ..base() });
+    let suite = |suite| packet(&IpsecSetup { suite, ..base() });
     for (sa, text) in [
-        (suite(Suite::CbcSha1), "Cannot offload authenticated xfrm states"),
-        (suite(Suite::ChaCha20), "Only AES-GCM-ICV16 xfrm state may be offloaded"),
+        (suite(EspSuite::CbcSha1), "Cannot offload authenticated xfrm states"),
+        (suite(EspSuite::ChaCha20), "Only AES-GCM-ICV16 xfrm state may be offloaded"),
         (with(|sa| sa.id.protocol = SaProtocol::Ah), "Only ESP xfrm state may be offloaded"),
         (
             packet(&udp(UdpEncapKind::NonIke, Mode::Transport)),
@@ -119,19 +120,19 @@ fn connectx_refusals_match_driver() {
         (with(|sa| sa.replay.window = 96), "Unsupported replay window size"),
         (with(|sa| sa.reqid = Reqid(0)), "Cannot offload without reqid"),
         (
-            packet(&limited(Limits { bytes: budget(9, 9), ..Limits::default() })),
+            packet(&limited(LifetimeLimits { bytes: budget(9, 9), ..LifetimeLimits::default() })),
             "Hard byte limit must be greater than soft one",
         ),
         (
-            packet(&limited(Limits { bytes: budget(0, 9), ..Limits::default() })),
+            packet(&limited(LifetimeLimits { bytes: budget(0, 9), ..LifetimeLimits::default() })),
             "Soft/hard byte limits can't be 0",
         ),
         (
-            packet(&limited(Limits { packets: budget(9, 8), ..Limits::default() })),
+            packet(&limited(LifetimeLimits { packets: budget(9, 8), ..LifetimeLimits::default() })),
             "Hard packet limit must be greater than soft one",
         ),
         (
-            packet(&limited(Limits { packets: budget(0, 9), ..Limits::default() })),
+            packet(&limited(LifetimeLimits { packets: budget(0, 9), ..LifetimeLimits::default() })),
             "Soft/hard packet limits can't be 0",
         ),
     ] {
@@ -150,12 +151,12 @@ fn connectx_refusals_match_driver() {
 fn connectx_accepts_supported_sas() {
     for window in [0, 1, 32, 64, 128, 256] {
         let mut device = device("connectx6dx");
-        let sa = packet(&Wrapping { window, ..Wrapping::tunnel4() });
+        let sa = packet(&IpsecSetup { window, ..IpsecSetup::tunnel4() });
         let taken = Registry::attach_state(Some(&mut device), &sa);
         assert!(matches!(taken, Ok(Attached::Device(_))), "{window}: {taken:?}");
         assert_eq!(device.states(), (1, 0));
     }
-    let esn = Wrapping { flags: SaFlags::ESN, suite: Suite::Gcm256, ..Wrapping::tunnel4() };
+    let esn = IpsecSetup { flags: SaFlags::ESN, suite: EspSuite::Gcm256, ..IpsecSetup::tunnel4() };
     assert!(Registry::attach_state(Some(&mut device("connectx6dx")), &crypto(&esn, 1)).is_ok());
     for direction in [Direction::In, Direction::Out] {
         assert!(
@@ -212,7 +213,7 @@ fn connectx_policy_refusals_match_driver() {
 #[test]
 fn full_niantic_is_enospc_and_deletion_makes_room() {
     let mut device = device("niantic");
-    let transport = Wrapping::transport4();
+    let transport = IpsecSetup::transport4();
     let mut handles = Vec::new();
     for spi in 1..=1024 {
         match Registry::attach_state(Some(&mut device), &crypto(&transport, spi)) {
@@ -222,7 +223,8 @@ fn full_niantic_is_enospc_and_deletion_makes_room() {
     }
     let more = crypto(&transport, 1025);
     assert_eq!(refused(&mut device, &more), (28, "No space for SA in Rx table!".to_owned()));
-    let sending = asks(transport.sa(Way::Left, 1), OffloadKind::Crypto, Direction::Out);
+    let sending =
+        asks(transport.sa(PairDirection::RightToLeft, 1), OffloadKind::Crypto, Direction::Out);
     assert!(Registry::attach_state(Some(&mut device), &sending).is_ok());
     assert_eq!(device.states(), (1024, 1));
     assert!(device.detach_state(handles[500]));
@@ -235,7 +237,7 @@ fn full_niantic_is_enospc_and_deletion_makes_room() {
 #[test]
 fn address_table_counts_destinations() {
     let to = |last: u8, spi| {
-        let mut sa = crypto(&Wrapping::transport4(), spi);
+        let mut sa = crypto(&IpsecSetup::transport4(), spi);
         sa.id.destination = [10, 0, 0, last].into();
         sa
     };
@@ -259,12 +261,20 @@ fn netdevsim_has_one_table_for_both_directions() {
     let mut device = device("netdevsim");
     for spi in 1..=33 {
         let direction = if spi % 2 == 0 { Direction::In } else { Direction::Out };
-        let sa = asks(Wrapping::tunnel4().sa(Way::Right, spi), OffloadKind::Crypto, direction);
+        let sa = asks(
+            IpsecSetup::tunnel4().sa(PairDirection::LeftToRight, spi),
+            OffloadKind::Crypto,
+            direction,
+        );
         assert!(Registry::attach_state(Some(&mut device), &sa).is_ok());
     }
-    let sa = asks(Wrapping::tunnel4().sa(Way::Right, 34), OffloadKind::Crypto, Direction::Out);
+    let sa = asks(
+        IpsecSetup::tunnel4().sa(PairDirection::LeftToRight, 34),
+        OffloadKind::Crypto,
+        Direction::Out,
+    );
     assert_eq!(refused(&mut device, &sa), (28, "No space for SA in Rx table!".to_owned()));
-    let kind = packet(&Wrapping::tunnel4());
+    let kind = packet(&IpsecSetup::tunnel4());
     assert_eq!(refused(&mut device, &kind), (22, "Unsupported ipsec offload type".to_owned()));
 }
 
@@ -275,7 +285,7 @@ fn eopnotsupp_falls_back_only_for_crypto() {
     )
     .unwrap();
     let mut device = Registry::new(profile);
-    let transport = Wrapping::transport4();
+    let transport = IpsecSetup::transport4();
     let software = Registry::attach_state(Some(&mut device), &crypto(&transport, 1));
     assert_eq!(software, Ok(Attached::Software));
     let text = "Device failed to offload this state".to_owned();
@@ -285,8 +295,8 @@ fn eopnotsupp_falls_back_only_for_crypto() {
 #[test]
 fn all_that_uxfrm_does_fits_the_unlimited_device() {
     let mut device = device("unlimited");
-    for suite in Suite::ALL {
-        let sa = packet(&Wrapping { suite, flags: SaFlags::ESN, ..Wrapping::tunnel4() });
+    for suite in EspSuite::ALL {
+        let sa = packet(&IpsecSetup { suite, flags: SaFlags::ESN, ..IpsecSetup::tunnel4() });
         assert!(Registry::attach_state(Some(&mut device), &sa).is_ok(), "{suite:?}");
     }
     let mut forward = policy(Direction::Forward);

@@ -1,8 +1,8 @@
 //! Any sequence of operations, three engines side by side.
 
 use proptest::prelude::*;
-use uxfrm_engine::{Budget, Limits, SaFlags};
-use uxfrm_testkit::Wrapping;
+use uxfrm_engine::{LifetimeLimits, SaFlags, SoftHardLimit};
+use uxfrm_testkit::IpsecSetup;
 
 use crate::{Step, compare_in, forms};
 
@@ -17,12 +17,15 @@ fn numbers() -> impl Strategy<Value = Vec<u64>> {
 /// Hard limits are above the soft ones, as drivers ask. The device's counts are looked at once a
 /// second, and then a hard limit is told before the packet that would pass it (see the table of
 /// exceptions): so no second passes here.
-fn limits() -> impl Strategy<Value = Limits> {
+fn limits() -> impl Strategy<Value = LifetimeLimits> {
     let budget = prop_oneof![
         Just((u64::MAX, u64::MAX)),
         (1_u64..20, 1_u64..20).prop_map(|(soft, more)| (soft, soft + more)),
     ];
-    budget.prop_map(|(soft, hard)| Limits { packets: Budget { soft, hard }, ..Limits::default() })
+    budget.prop_map(|(soft, hard)| LifetimeLimits {
+        packets: SoftHardLimit { soft, hard },
+        ..LifetimeLimits::default()
+    })
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -51,10 +54,10 @@ proptest! {
         esn in any::<bool>(),
         near_the_end in any::<bool>(),
         window in prop::sample::select(vec![32_u32, 64, 256]),
-        like in prop::sample::select(forms::all(&Wrapping::tunnel4())),
+        like in prop::sample::select(forms::all(&IpsecSetup::tunnel4())),
     ) {
         let flags = if esn { SaFlags::ESN } else { SaFlags::empty() };
-        let wrapping = Wrapping { window, flags, limits, ..like };
+        let wrapping = IpsecSetup { window, flags, limits, ..like };
         let begin = if esn && near_the_end { (1 << 32) - 30 } else { 0 };
         let first = Step::Add { sent: begin, received: begin, window: Vec::new() };
         let steps: Vec<_> = std::iter::once(first)

@@ -1,9 +1,9 @@
 //! What is not the same, and why: a test for each row of the table in `docs/offload.md`.
 
-use uxfrm_engine::{Budget, Event, Limits, UdpEncapKind};
-use uxfrm_offload::Link;
+use uxfrm_engine::{Event, LifetimeLimits, SoftHardLimit, UdpEncapKind};
+use uxfrm_offload::LinkState;
 use uxfrm_packet::{PacketBuf, Pool};
-use uxfrm_testkit::Wrapping;
+use uxfrm_testkit::IpsecSetup;
 
 use crate::step::Seen;
 use crate::{Engine, Keeping, Step, Subject};
@@ -13,7 +13,7 @@ fn add() -> Step {
 }
 
 /// The three of them, with states.
-fn all(wrapping: &Wrapping) -> [Subject; 3] {
+fn all(wrapping: &IpsecSetup) -> [Subject; 3] {
     Engine::ALL.map(|engine| {
         let mut subject = Subject::new(engine, wrapping, Keeping::Nobody);
         subject.take(&add());
@@ -32,7 +32,7 @@ fn drops(subject: &mut Subject) -> Vec<(&'static str, u64)> {
 #[test]
 fn fragmentation_is_not_offloaded_in_kind_packet() {
     let long = [7; 1480];
-    let sent = all(&Wrapping::tunnel4()).each_mut().map(|subject| {
+    let sent = all(&IpsecSetup::tunnel4()).each_mut().map(|subject| {
         let plain = vec![subject.datagram(&long)];
         (subject.outbound(plain).len(), drops(subject))
     });
@@ -46,8 +46,9 @@ fn fragmentation_is_not_offloaded_in_kind_packet() {
 /// used up are told of then. Software waits for the packet that would pass one.
 #[test]
 fn hard_limit_is_reported_within_a_second_in_kind_packet() {
-    let limits = Limits { packets: Budget { soft: 2, hard: 4 }, ..Limits::default() };
-    let heard = all(&Wrapping { limits, ..Wrapping::tunnel4() }).each_mut().map(|subject| {
+    let limits =
+        LifetimeLimits { packets: SoftHardLimit { soft: 2, hard: 4 }, ..LifetimeLimits::default() };
+    let heard = all(&IpsecSetup { limits, ..IpsecSetup::tunnel4() }).each_mut().map(|subject| {
         subject.take(&Step::Send(4));
         let waited = subject.take(&Step::Wait(1)).events.len();
         (waited, subject.take(&Step::Send(1)).events.len())
@@ -59,7 +60,7 @@ fn hard_limit_is_reported_within_a_second_in_kind_packet() {
 /// behind those that left.
 #[test]
 fn packets_in_flight_of_moved_sa_are_dropped() {
-    let left = all(&Wrapping::tunnel4()).each_mut().map(|subject| {
+    let left = all(&IpsecSetup::tunnel4()).each_mut().map(|subject| {
         let plain = vec![subject.datagram(b"one")];
         let through = subject.gateway.outbound(plain).0;
         assert_eq!(subject.move_states(77), None);
@@ -73,7 +74,7 @@ fn packets_in_flight_of_moved_sa_are_dropped() {
 /// What waits in a device's ring when its state is deleted leaves, so that a rekey loses nothing.
 #[test]
 fn packets_in_flight_of_deleted_sa_leave() {
-    let left = all(&Wrapping::tunnel4()).each_mut().map(|subject| {
+    let left = all(&IpsecSetup::tunnel4()).each_mut().map(|subject| {
         let plain = vec![subject.datagram(b"one")];
         let through = subject.gateway.outbound(plain).0;
         subject.take(&Step::Flush);
@@ -87,7 +88,7 @@ fn packets_in_flight_of_deleted_sa_leave() {
 #[test]
 fn decrypted_packets_of_deleted_sa_are_dropped() {
     for engine in [Engine::Crypto, Engine::Packet] {
-        let mut subject = Subject::new(engine, &Wrapping::tunnel4(), Keeping::Nobody);
+        let mut subject = Subject::new(engine, &IpsecSetup::tunnel4(), Keeping::Nobody);
         subject.take(&add());
         subject.arrive(1);
         subject.take(&Step::Flush);
@@ -100,7 +101,7 @@ fn decrypted_packets_of_deleted_sa_are_dropped() {
 /// A device takes UDP off, and nobody behind it sees from which port it came.
 #[test]
 fn nat_remap_is_not_reported_in_kind_packet() {
-    let wrapping = Wrapping { encap: Some(UdpEncapKind::Esp), ..Wrapping::tunnel4() };
+    let wrapping = IpsecSetup { encap: Some(UdpEncapKind::Esp), ..IpsecSetup::tunnel4() };
     let told = Engine::ALL.map(|engine| {
         let mut subject = Subject::new(engine, &wrapping, Keeping::Nobody);
         subject.take(&add());
@@ -120,7 +121,7 @@ fn nat_remap_is_not_reported_in_kind_packet() {
 #[test]
 fn handover_to_device_without_sa_is_mismatch() {
     for engine in [Engine::Crypto, Engine::Packet] {
-        let mut subject = Subject::new(engine, &Wrapping::tunnel4(), Keeping::Nobody);
+        let mut subject = Subject::new(engine, &IpsecSetup::tunnel4(), Keeping::Nobody);
         subject.take(&add());
         let plain = vec![subject.datagram(b"one")];
         let through = subject.gateway.outbound(plain).0;
@@ -137,14 +138,14 @@ fn handover_to_device_without_sa_is_mismatch() {
 #[test]
 fn a_link_that_goes_down_takes_the_states_of_its_device() {
     let left = Engine::ALL.map(|engine| {
-        let mut subject = Subject::new(engine, &Wrapping::tunnel4(), Keeping::Nobody);
+        let mut subject = Subject::new(engine, &IpsecSetup::tunnel4(), Keeping::Nobody);
         subject.take(&add());
         let waiting = vec![subject.datagram(b"on its way")];
         let through = subject.gateway.outbound(waiting).0;
-        subject.nic().set_link(Link::Down, &mut Pool::new());
+        subject.nic().set_link(LinkState::Down, &mut Pool::new());
         let first = subject.leave(through).len();
         let seen = subject.take(&Step::Send(1));
-        subject.nic().set_link(Link::Up, &mut Pool::new());
+        subject.nic().set_link(LinkState::Up, &mut Pool::new());
         (first, seen.states.len(), subject.take(&Step::Send(1)).wire.len())
     });
     let [_, crypto, packet] = left;

@@ -17,13 +17,13 @@ mod subject;
 
 use step::Step;
 use subject::{Engine, Keeping, Subject};
-use uxfrm_engine::Limits;
-use uxfrm_testkit::Wrapping;
+use uxfrm_engine::LifetimeLimits;
+use uxfrm_testkit::IpsecSetup;
 
 /// Runs the same steps in every form of protection. As many packets pass in each, where no bytes
 /// are counted.
-fn compare(name: &str, wrapping: &Wrapping, steps: &[Step]) {
-    let counts_bytes = wrapping.limits.bytes != Limits::default().bytes;
+fn compare(name: &str, wrapping: &IpsecSetup, steps: &[Step]) {
+    let counts_bytes = wrapping.limits.bytes != LifetimeLimits::default().bytes;
     let mut passed = None;
     for (form, wrapping) in forms::table(wrapping) {
         let these = compare_in(&format!("{name}, {form}"), &wrapping, steps);
@@ -37,7 +37,7 @@ fn compare(name: &str, wrapping: &Wrapping, steps: &[Step]) {
 
 /// Runs the same steps in software and on devices, and compares after each. How many packets passed
 /// each way.
-fn compare_in(name: &str, wrapping: &Wrapping, steps: &[Step]) -> (usize, usize) {
+fn compare_in(name: &str, wrapping: &IpsecSetup, steps: &[Step]) -> (usize, usize) {
     let mut passed = (0, 0);
     for keeping in [Keeping::Nobody, Keeping::Owner] {
         let mut all = Engine::ALL.map(|engine| Subject::new(engine, wrapping, keeping));

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use uxfrm_engine::{Counters, HostAddresses, Limits, Mark, Settings};
+use uxfrm_engine::{Counters, HostAddresses, LifetimeLimits, Mark, Settings};
 use uxfrm_packet::PacketBuf;
 use uxfrm_packet::checksum::Sum;
-use uxfrm_testkit::{Gateway, Way, Wrapping, packets};
+use uxfrm_testkit::{IpsecSetup, PairDirection, TestGateway, packets};
 
 /// The peer of one generation of states.
 pub(crate) struct Peer {
-    wrapping: Wrapping,
+    wrapping: IpsecSetup,
     /// One that opens; it forgets what it received with each question.
     sent: BTreeMap<u64, Vec<u8>>,
     spi: u32,
@@ -22,19 +22,27 @@ pub(crate) struct Peer {
 const TEXT: &[u8] = b"number ";
 
 impl Peer {
-    pub(crate) fn new(wrapping: &Wrapping, spi: u32) -> Self {
-        let wrapping = Wrapping { limits: Limits::default(), ..wrapping.clone() };
+    pub(crate) fn new(wrapping: &IpsecSetup, spi: u32) -> Self {
+        let wrapping = IpsecSetup { limits: LifetimeLimits::default(), ..wrapping.clone() };
         Self { wrapping, sent: BTreeMap::new(), spi, moved: None }
     }
 
-    fn gateway(&self) -> Gateway {
+    fn gateway(&self) -> TestGateway {
         let wrapping = &self.wrapping;
-        let addresses: HostAddresses =
-            [wrapping.gateways(Way::Left).0, wrapping.hosts(Way::Left).0].into_iter().collect();
-        let mut gateway = Gateway::new(Settings { addresses, ..wrapping.settings.clone() });
-        gateway.add_policy(wrapping.policy(uxfrm_engine::Direction::Out, Way::Left));
-        gateway.add_policy(wrapping.policy(uxfrm_engine::Direction::In, Way::Right));
-        gateway.add_policy(wrapping.policy(uxfrm_engine::Direction::Forward, Way::Right));
+        let addresses: HostAddresses = [
+            wrapping.gateways(PairDirection::RightToLeft).0,
+            wrapping.hosts(PairDirection::RightToLeft).0,
+        ]
+        .into_iter()
+        .collect();
+        let mut gateway = TestGateway::new(Settings { addresses, ..wrapping.settings.clone() });
+        gateway
+            .add_policy(wrapping.policy(uxfrm_engine::Direction::Out, PairDirection::RightToLeft));
+        gateway
+            .add_policy(wrapping.policy(uxfrm_engine::Direction::In, PairDirection::LeftToRight));
+        gateway.add_policy(
+            wrapping.policy(uxfrm_engine::Direction::Forward, PairDirection::LeftToRight),
+        );
         gateway
     }
 
@@ -57,7 +65,7 @@ impl Peer {
             return known.clone();
         }
         let mut gateway = self.gateway();
-        let sa = self.wrapping.sa(Way::Left, self.spi + 1);
+        let sa = self.wrapping.sa(PairDirection::RightToLeft, self.spi + 1);
         let (id, before) = (sa.id, number.saturating_sub(1));
         gateway.add_sa(sa);
         let counters = Counters { sent: Some(before), ..Counters::default() };
@@ -65,7 +73,7 @@ impl Peer {
             .database
             .apply(gateway.now, |change| change.set_counters(id, Mark::default(), counters))
             .unwrap();
-        let (source, destination) = self.wrapping.hosts(Way::Left);
+        let (source, destination) = self.wrapping.hosts(PairDirection::RightToLeft);
         let end = |address, port| std::net::SocketAddr::new(address, port).to_string();
         let text = [TEXT, number.to_string().as_bytes()].concat();
         let plain = packets::udp(&end(source, 5), &end(destination, 9), &text);
@@ -79,7 +87,7 @@ impl Peer {
     /// What is in ESP that the other end sent, whatever its number and its outer addresses.
     pub(crate) fn open(&self, esp: &[u8], number: u64) -> Option<Vec<u8>> {
         let mut gateway = self.gateway();
-        let mut sa = self.wrapping.sa(Way::Right, self.spi);
+        let mut sa = self.wrapping.sa(PairDirection::LeftToRight, self.spi);
         sa.replay.window = sa.replay.window.max(64);
         let id = sa.id;
         gateway.add_sa(sa);
@@ -90,7 +98,7 @@ impl Peer {
             .unwrap();
         // It opens by SPI, whichever address the other end was told.
         let mut packet = esp.to_vec();
-        let destination = self.wrapping.gateways(Way::Right).1;
+        let destination = self.wrapping.gateways(PairDirection::LeftToRight).1;
         readdress(&mut packet, End::Destination, destination);
         let opened = gateway.inbound(vec![PacketBuf::from_slice(&packet)]);
         opened.first().map(|packet| packet.bytes().to_vec())

@@ -1,7 +1,7 @@
 //! Every operation on states, one after the other: the table of what must be the same.
 
-use uxfrm_engine::{Budget, Limits, SaFlags};
-use uxfrm_testkit::Wrapping;
+use uxfrm_engine::{LifetimeLimits, SaFlags, SoftHardLimit};
+use uxfrm_testkit::IpsecSetup;
 
 use crate::{Step, compare};
 
@@ -15,32 +15,32 @@ fn add_at(sent: u64, received: u64, window: &[u64]) -> Step {
     Step::Add { sent, received, window: window.to_vec() }
 }
 
-fn packets(soft: u64, hard: u64) -> Limits {
-    Limits { packets: Budget { soft, hard }, ..Limits::default() }
+fn packets(soft: u64, hard: u64) -> LifetimeLimits {
+    LifetimeLimits { packets: SoftHardLimit { soft, hard }, ..LifetimeLimits::default() }
 }
 
-fn bytes(soft: u64, hard: u64) -> Limits {
-    Limits { bytes: Budget { soft, hard }, ..Limits::default() }
+fn bytes(soft: u64, hard: u64) -> LifetimeLimits {
+    LifetimeLimits { bytes: SoftHardLimit { soft, hard }, ..LifetimeLimits::default() }
 }
 
-fn ages(soft: u64, hard: u64) -> Limits {
-    Limits { added_seconds: Budget { soft, hard }, ..Limits::default() }
+fn ages(soft: u64, hard: u64) -> LifetimeLimits {
+    LifetimeLimits { added_seconds: SoftHardLimit { soft, hard }, ..LifetimeLimits::default() }
 }
 
 fn receive(numbers: impl IntoIterator<Item = u64>) -> Step {
     Step::Receive(numbers.into_iter().collect())
 }
 
-fn tunnel() -> Wrapping {
-    Wrapping { window: 32, ..Wrapping::tunnel4() }
+fn tunnel() -> IpsecSetup {
+    IpsecSetup { window: 32, ..IpsecSetup::tunnel4() }
 }
 
-fn limited(limits: Limits) -> Wrapping {
-    Wrapping { limits, ..tunnel() }
+fn limited(limits: LifetimeLimits) -> IpsecSetup {
+    IpsecSetup { limits, ..tunnel() }
 }
 
-fn extended() -> Wrapping {
-    Wrapping { flags: SaFlags::ESN, ..tunnel() }
+fn extended() -> IpsecSetup {
+    IpsecSetup { flags: SaFlags::ESN, ..tunnel() }
 }
 
 #[test]
@@ -238,6 +238,6 @@ fn duplicate_sa_leaves_existing_one() {
 
 #[test]
 fn zero_window_accepts_all() {
-    let wrapping = Wrapping { window: 0, ..Wrapping::tunnel4() };
+    let wrapping = IpsecSetup { window: 0, ..IpsecSetup::tunnel4() };
     compare("no window", &wrapping, &[add(), receive([1, 1, 9, 2]), Step::Move(77), receive([1])]);
 }

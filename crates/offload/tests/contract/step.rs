@@ -1,6 +1,6 @@
 //! What is done to a state, and what is seen of it.
 
-use uxfrm_engine::{Event, Failures, Lifecycle, Limits, Moment};
+use uxfrm_engine::{Event, Lifecycle, LifetimeLimits, Moment, SaFailures};
 
 /// One operation on the states of a gateway; the peer is the same software in all runs.
 #[derive(Clone, Debug)]
@@ -15,7 +15,7 @@ pub(crate) enum Step {
     /// ESP with these numbers comes, and was changed on its way.
     ReceiveForged(Vec<u64>),
     /// `XFRM_MSG_UPDSA`: other limits.
-    Update(Limits),
+    Update(LifetimeLimits),
     /// `XFRM_MSG_MIGRATE`: the peer has another address, this one's last byte.
     Move(u8),
     /// `XFRM_MSG_NEWAE` on both states.
@@ -66,7 +66,7 @@ pub(crate) struct State {
     pub(crate) sent: u64,
     pub(crate) received: u64,
     pub(crate) window: Vec<u64>,
-    pub(crate) failures: Failures,
+    pub(crate) failures: SaFailures,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) first_used: Option<Moment>,
 }

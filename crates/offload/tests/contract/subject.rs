@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use uxfrm_engine::{
-    Change, Changes, Counters, Database, DeviceId, Direction, DropReason, Error, Family,
-    HostAddresses, Limits, Mark, Mode, Offload, OffloadKind, Prefix, Sa, SaConfig, SaMove,
-    SaProtocol, Settings,
+    ChangeSet, Counters, Database, DeviceId, Direction, DropReason, Error, Family, HostAddresses,
+    LifetimeLimits, Mark, Mode, Offload, OffloadKind, Prefix, Sa, SaConfig, SaMove, SaProtocol,
+    Settings, Transaction,
 };
 use uxfrm_offload::{FunctionId, ModelNic, NicSetup, Nics, Profile, Queues};
 use uxfrm_packet::{Batch, PacketBuf, Pool};
-use uxfrm_testkit::{FIRST_SPI, Gateway, Way, Wrapping, packets, taken_apart};
+use uxfrm_testkit::{FIRST_SPI, IpsecSetup, PairDirection, TestGateway, packets, split_burst};
 
 use crate::peer::{Peer, whole};
 use crate::step::{Sealed, Seen, State, Step};
@@ -51,12 +51,12 @@ const AHEAD: u64 = 1 << 16;
 /// The gateway under test.
 pub(crate) struct Subject {
     engine: Engine,
-    pub(crate) gateway: Gateway,
+    pub(crate) gateway: TestGateway,
     nics: Nics,
     nic: Arc<Mutex<ModelNic>>,
     pool: Pool,
     queues: Queues,
-    wrapping: Wrapping,
+    wrapping: IpsecSetup,
     /// One for each generation of states.
     peers: Vec<Peer>,
     generation: u32,
@@ -65,17 +65,21 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    pub(crate) fn new(engine: Engine, wrapping: &Wrapping, keeping: Keeping) -> Self {
-        let addresses: HostAddresses =
-            [wrapping.gateways(Way::Right).0, wrapping.hosts(Way::Right).0].into_iter().collect();
-        let mut gateway = Gateway::new(Settings { addresses, ..wrapping.settings.clone() });
+    pub(crate) fn new(engine: Engine, wrapping: &IpsecSetup, keeping: Keeping) -> Self {
+        let addresses: HostAddresses = [
+            wrapping.gateways(PairDirection::LeftToRight).0,
+            wrapping.hosts(PairDirection::LeftToRight).0,
+        ]
+        .into_iter()
+        .collect();
+        let mut gateway = TestGateway::new(Settings { addresses, ..wrapping.settings.clone() });
         let profile = Profile::by_name("unlimited").unwrap();
         let nic = ModelNic::new(NicSetup::new(profile, NIC)).unwrap();
         let (queues, nic, nics) = (nic.queues(), Arc::new(Mutex::new(nic)), Nics::default());
-        assert!(nics.plug("nic0", &nic, FunctionId::PHYSICAL));
+        assert!(nics.add_function("nic0", &nic, FunctionId::PHYSICAL));
         gateway.database.set_devices(Box::new(nics.clone()));
         if keeping == Keeping::Owner {
-            gateway.database.attend();
+            gateway.database.track_changes();
         }
         let mut subject = Self {
             engine,
@@ -105,16 +109,18 @@ impl Subject {
     /// Policies, with the peer's address.
     fn put_policies(&mut self, peer: Option<IpAddr>) {
         for (direction, way) in [
-            (Direction::Out, Way::Right),
-            (Direction::In, Way::Left),
-            (Direction::Forward, Way::Left),
+            (Direction::Out, PairDirection::LeftToRight),
+            (Direction::In, PairDirection::RightToLeft),
+            (Direction::Forward, PairDirection::RightToLeft),
         ] {
             let mut policy = self.wrapping.policy(direction, way);
             if let Some(peer) = peer {
                 let (template, selector) = (&mut policy.templates[0], &mut policy.selector);
                 let (outer, inner) = match way {
-                    Way::Right => (&mut template.destination, &mut selector.destination),
-                    Way::Left => (&mut template.source, &mut selector.source),
+                    PairDirection::LeftToRight => {
+                        (&mut template.destination, &mut selector.destination)
+                    }
+                    PairDirection::RightToLeft => (&mut template.source, &mut selector.source),
                 };
                 *outer = peer;
                 if self.wrapping.mode == Mode::Transport {
@@ -134,10 +140,10 @@ impl Subject {
     }
 
     /// A state of a generation: what sends, or what receives.
-    fn config(&self, way: Way, spi: u32) -> SaConfig {
+    fn config(&self, way: PairDirection, spi: u32) -> SaConfig {
         let (spi, direction) = match way {
-            Way::Right => (spi, Direction::Out),
-            Way::Left => (spi + 1, Direction::In),
+            PairDirection::LeftToRight => (spi, Direction::Out),
+            PairDirection::RightToLeft => (spi + 1, Direction::In),
         };
         SaConfig { offload: self.offload(direction), ..self.wrapping.sa(way, spi) }
     }
@@ -188,7 +194,7 @@ impl Subject {
     /// As the netlink server does.
     fn add(&mut self, counters: &Counters) -> Option<String> {
         let spi = self.spi();
-        let both = [Way::Right, Way::Left].map(|way| {
+        let both = [PairDirection::LeftToRight, PairDirection::RightToLeft].map(|way| {
             let config = self.config(way, spi);
             let (id, mark, counters) = (config.id, config.mark, counters.clone());
             let added = self.gateway.database.apply(self.gateway.now, |change| {
@@ -200,10 +206,10 @@ impl Subject {
         first(both)
     }
 
-    fn update_states(&mut self, limits: Limits) -> Option<String> {
+    fn update_states(&mut self, limits: LifetimeLimits) -> Option<String> {
         self.wrapping.limits = limits;
         let (spi, now) = (self.spi(), self.gateway.now);
-        first([Way::Right, Way::Left].map(|way| {
+        first([PairDirection::LeftToRight, PairDirection::RightToLeft].map(|way| {
             let config = self.config(way, spi);
             refusal(self.gateway.database.apply(now, |change| change.update_sa(config)))
         }))
@@ -213,8 +219,9 @@ impl Subject {
         let now = self.gateway.now;
         let all = self.states(self.spi()).into_iter().map(|sa| {
             let counters = counters(sent, received, &[received]);
-            let set =
-                |change: &mut Change<'_>| change.set_counters(sa.id(), Mark::default(), counters);
+            let set = |change: &mut Transaction<'_>| {
+                change.set_counters(sa.id(), Mark::default(), counters)
+            };
             refusal(self.gateway.database.apply(now, set))
         });
         first(all)
@@ -223,7 +230,7 @@ impl Subject {
     fn delete_states(&mut self, spi: u32) -> Option<String> {
         let now = self.gateway.now;
         first(self.states(spi).into_iter().map(|sa| {
-            let gone = |change: &mut Change<'_>| change.delete_sa(sa.id(), Mark::default());
+            let gone = |change: &mut Transaction<'_>| change.delete_sa(sa.id(), Mark::default());
             refusal(self.gateway.database.apply(now, gone))
         }))
     }
@@ -263,7 +270,7 @@ impl Subject {
         let plain = || whole(self.datagram(b"from the host"));
         let plain = (0..count).map(|_| plain()).collect();
         let wire = self.outbound(plain);
-        for packet in wire.iter().flat_map(taken_apart) {
+        for packet in wire.iter().flat_map(split_burst) {
             let sealed = self.sealed(packet.bytes());
             seen.wire.push(sealed);
         }
@@ -339,7 +346,7 @@ impl Subject {
 
     /// A datagram of the host's.
     pub(crate) fn datagram(&self, payload: &[u8]) -> PacketBuf {
-        let (source, mut destination) = self.wrapping.hosts(Way::Right);
+        let (source, mut destination) = self.wrapping.hosts(PairDirection::LeftToRight);
         if let (Mode::Transport, Some(moved)) = (self.wrapping.mode, self.moved) {
             destination = moved;
         }
@@ -383,12 +390,12 @@ impl Subject {
 
 /// What whoever keeps numbers across restarts does with states that came.
 fn commit(database: &mut Database) {
-    let Changes { added, .. } = database.take_changes();
+    let ChangeSet { added, .. } = database.take_changes();
     for sa in &added {
         sa.sequence().reserve(sa.sequence().last() + AHEAD);
     }
     if !added.is_empty() {
-        database.share_numbers();
+        database.push_sequence_limits();
     }
     database.publish();
 }

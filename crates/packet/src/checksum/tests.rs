@@ -89,7 +89,7 @@ fn datagram(word: u16, field: impl FnOnce(Sum, &[u8]) -> u16) -> Vec<u8> {
 #[test]
 #[cfg_attr(miri, ignore = "minutes there")]
 fn partial_checksum_is_recognized() {
-    let surmised = |bytes: &[u8]| surmise(&IpPacket::parse(bytes).unwrap(), bytes);
+    let surmised = |bytes: &[u8]| verify_if_cheap(&IpPacket::parse(bytes).unwrap(), bytes);
     let open = Checksum::Partial { start: 20, offset: 6 };
     let mut ambiguous = 0;
     for word in 0..=u16::MAX {
@@ -111,12 +111,12 @@ fn fragments_and_other_protocols_are_as_is() {
         let mut other = left_open.clone();
         other[at] = byte;
         let ip = IpPacket::parse(&other).unwrap();
-        assert_eq!(surmise(&ip, &other), Checksum::AsIs, "{ip:?}");
+        assert_eq!(verify_if_cheap(&ip, &other), Checksum::AsIs, "{ip:?}");
     }
     let mut short = left_open;
     short.truncate(27);
     short[3] = 27;
-    assert_eq!(surmise(&IpPacket::parse(&short).unwrap(), &short), Checksum::AsIs);
+    assert_eq!(verify_if_cheap(&IpPacket::parse(&short).unwrap(), &short), Checksum::AsIs);
 }
 
 proptest! {

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{MAX_SUPER, Notes};
+use super::{MAX_SUPER, SliceMeta};
 use crate::checksum::{self, Sum, TCP_CHECKSUM_AT, UDP_CHECKSUM_AT, Verification};
 use crate::tcp::{Tcp, TcpFlags};
 use crate::udp::{self, Udp};
@@ -74,7 +74,7 @@ impl Offered {
     }
 
     #[inline]
-    pub(super) fn of(bytes: &[u8], notes: Notes) -> Self {
+    pub(super) fn of(bytes: &[u8], notes: SliceMeta) -> Self {
         let Ok(ip) = IpPacket::parse(bytes) else { return Self::Foreign };
         match Self::barrier(&ip, bytes) {
             Self::Passing(flow) => {
@@ -100,7 +100,7 @@ impl Offered {
 impl Joinable {
     /// `None` if the packet must leave as it is.
     #[inline]
-    fn of(ip: &IpPacket, flow: Flow, bytes: &[u8], notes: Notes) -> Option<Self> {
+    fn of(ip: &IpPacket, flow: Flow, bytes: &[u8], notes: SliceMeta) -> Option<Self> {
         if ip.has_options || ip.trailing != 0 || ip.total_len > MAX_SUPER {
             return None;
         }
@@ -145,7 +145,7 @@ fn udp_fields(upper: &[u8]) -> Option<(usize, u32, TcpFlags)> {
 
 /// Joined packets get new checksums, which must not make invalid ones valid.
 #[inline]
-fn checksums_are_right(ip: &IpPacket, bytes: &[u8], notes: Notes) -> bool {
+fn checksums_are_right(ip: &IpPacket, bytes: &[u8], notes: SliceMeta) -> bool {
     let network = ip.version == Version::V6 || Sum::of(&bytes[..ip.header_len]).fold() == 0xffff;
     network
         && match notes.checksum {

@@ -1,7 +1,7 @@
 //! A growing super-packet.
 
 use super::arrival::Joinable;
-use super::{MAX_DATAGRAMS, MAX_SUPER, Notes, narrow};
+use super::{MAX_DATAGRAMS, MAX_SUPER, SliceMeta, narrow};
 use crate::checksum::Sum;
 use crate::tcp::TcpFlags;
 use crate::{Checksum, PacketBuf, Pool, Protocol, Segments, SizeClass, Version, ipv4};
@@ -24,7 +24,7 @@ pub(super) struct HeldFlow {
 
 impl HeldFlow {
     #[inline]
-    pub(super) fn accepts(&self, piece: &Joinable, bytes: &[u8], notes: Notes) -> bool {
+    pub(super) fn accepts(&self, piece: &Joinable, bytes: &[u8], notes: SliceMeta) -> bool {
         let first = &self.piece;
         notes.mark == self.packet.mark
             && notes.if_id == self.packet.if_id

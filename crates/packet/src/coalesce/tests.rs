@@ -206,7 +206,7 @@ fn a_warm_coalescer_allocates_nothing() {
     let mut warm = None;
     for _ in 0..3 {
         for packet in &stream {
-            coalescer.offer_slice(packet, Notes::default(), &mut pool, &mut out);
+            coalescer.offer_slice(packet, SliceMeta::default(), &mut pool, &mut out);
         }
         coalescer.flush(&mut out);
         assert_eq!(out.len(), 3, "45 segments of 1448 bytes fit in 65,535");
@@ -223,7 +223,7 @@ fn other_buffers_pass_in_order() {
     assert_eq!(out.len(), 2);
     coalescer.offer(PacketBuf::from_slice(&tcp(110, b"k").bytes()), &mut pool, &mut out);
     let mut train = PacketBuf::from_slice(b"wwxx");
-    train.segments = Segments::Train { stride: 2 };
+    train.segments = Segments::Burst { stride: 2 };
     coalescer.offer(train, &mut pool, &mut out);
     assert_eq!(out.len(), 4);
     assert_eq!(out.as_slice()[3].bytes(), b"wwxx");
@@ -384,7 +384,7 @@ proptest! {
             let mark = u32::from(step.change == 20) + u32::from(step.flush);
             file(&mut offered, bytes.clone(), mark);
             if in_trains {
-                coalescer.offer_slice(&bytes, Notes { mark, ..Notes::default() }, &mut pool, &mut out);
+                coalescer.offer_slice(&bytes, SliceMeta { mark, ..SliceMeta::default() }, &mut pool, &mut out);
             } else {
                 let mut packet = PacketBuf::from_slice(&bytes);
                 packet.mark = mark;

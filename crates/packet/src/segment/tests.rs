@@ -34,7 +34,7 @@ fn unsegmentable_packet_gives_error() {
     ];
     let udp = Segments::Udp { size: 1 };
     assert_eq!(refusal(&datagram, Segments::One), ParseError::NotSuper);
-    assert_eq!(refusal(&datagram, Segments::Train { stride: 29 }), ParseError::NotSuper);
+    assert_eq!(refusal(&datagram, Segments::Burst { stride: 29 }), ParseError::NotSuper);
     assert_eq!(refusal(&datagram, Segments::Udp { size: 0 }), ParseError::SegmentSize);
     assert_eq!(refusal(&datagram, Segments::Tcp { mss: 1 }), ParseError::SuperProtocol);
     assert_eq!(refusal(&datagram[..28], udp), ParseError::Ipv4TotalLengthLong);

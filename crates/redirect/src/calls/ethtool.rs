@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{c_char, c_int, ifreq};
 
-use uxfrm_control::greeting::{Dialect, Greeting, Kind};
+use uxfrm_control::greeting::{Dialect, Greeting, GreetingKind};
 
 use crate::{errno, gateway, next};
 
@@ -103,7 +103,7 @@ fn is_device(name: &[c_char; libc::IFNAMSIZ]) -> bool {
 fn ask(question: &[u8]) -> Result<bool, c_int> {
     let connection = gateway::connect()?;
     let hello = Greeting {
-        kind: Kind::Hello,
+        kind: GreetingKind::Hello,
         port: 0,
         groups: 0,
         options: 0,

@@ -10,9 +10,9 @@ use std::mem::{size_of, zeroed};
 
 use libc::{c_int, iovec, msghdr, sockaddr, sockaddr_nl, socklen_t, ssize_t};
 
-use uxfrm_control::greeting::{Dialect, Greeting, Kind};
+use uxfrm_control::greeting::{Dialect, Greeting, GreetingKind};
 use uxfrm_netlink_wire::genl::{CTRL_CMD_GETFAMILY, GENL_ID_CTRL, GenlHeader};
-use uxfrm_netlink_wire::{Flags, NetlinkHeader, RawAttributes, fou};
+use uxfrm_netlink_wire::{NetlinkFlags, NetlinkHeader, RawAttributes, fou};
 
 use super::address::{FAMILY, LENGTH as NAME};
 use super::vectors;
@@ -60,7 +60,7 @@ pub(super) fn is_for_gateway(datagram: &[u8]) -> bool {
         // A dump asks for all families, which are the kernel's.
         GENL_ID_CTRL => {
             family.command == CTRL_CMD_GETFAMILY
-                && !Flags::from_bits_retain(header.flags).intersects(Flags::DUMP)
+                && !NetlinkFlags::from_bits_retain(header.flags).intersects(NetlinkFlags::DUMP)
                 && RawAttributes::of(attributes).any(|one| fou::is_named_by(&one) == Some(true))
         }
         _ => false,
@@ -74,9 +74,9 @@ fn exchange(descriptor: c_int, request: &[u8]) -> Result<(), c_int> {
     let connection = gateway::connect()?;
     let who = |kind| Greeting { kind, port, groups: 0, options, value: Dialect::Generic as u32 };
     // What is asked last is answered last: so it tells that all answers have come.
-    let result = gateway::send(connection, who(Kind::Hello))
+    let result = gateway::send(connection, who(GreetingKind::Hello))
         .and_then(|()| send(connection, request))
-        .and_then(|()| gateway::send(connection, who(Kind::Ask)))
+        .and_then(|()| gateway::send(connection, who(GreetingKind::Ask)))
         .and_then(|()| deliver(connection, port));
     gateway::close(connection);
     if result.is_ok() {
@@ -135,9 +135,9 @@ pub(super) fn greeting_result(answer: &[u8]) -> Option<Result<(), c_int>> {
     let greeting = Greeting::parse(answer)?;
     Some(match greeting.kind {
         // Requests without permission have been refused one by one.
-        Kind::Welcome | Kind::Refused => Ok(()),
-        Kind::Overrun => Err(libc::ENOBUFS),
-        Kind::Hello | Kind::Ask | Kind::Share => Err(libc::EPROTO),
+        GreetingKind::Welcome | GreetingKind::Refused => Ok(()),
+        GreetingKind::Overrun => Err(libc::ENOBUFS),
+        GreetingKind::Hello | GreetingKind::Ask | GreetingKind::Share => Err(libc::EPROTO),
     })
 }
 
@@ -235,7 +235,8 @@ mod tests {
     use uxfrm_netlink_wire::append_message;
 
     fn request(kind: u16, flags: u16, command: u8, attributes: &[(u16, &[u8])]) -> Vec<u8> {
-        let (flags, family) = (Flags::from_bits_retain(flags), GenlHeader { command, version: 1 });
+        let (flags, family) =
+            (NetlinkFlags::from_bits_retain(flags), GenlHeader { command, version: 1 });
         let mut bytes = Vec::new();
         append_message(&mut bytes, kind, flags, 0, family.to_bytes(), |out| {
             attributes.iter().for_each(|(kind, value)| out.bytes(*kind, value));

@@ -13,7 +13,7 @@ use libc::{
     c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec,
 };
 
-use uxfrm_control::greeting::{Greeting, Kind, LENGTH};
+use uxfrm_control::greeting::{Greeting, GreetingKind, LENGTH};
 use uxfrm_control::mailbox::ROOM;
 
 use super::loss::{self, is_gone, lost, received_in_silence, sent};
@@ -469,7 +469,7 @@ fn received_by_program(
         // SAFETY: no byte is written.
         unsafe { next::recv()(descriptor, std::ptr::null_mut(), 0, libc::MSG_DONTWAIT) };
     }
-    (greeting.kind == Kind::Overrun).then(|| errno::fail_length(libc::ENOBUFS))
+    (greeting.kind == GreetingKind::Overrun).then(|| errno::fail_length(libc::ENOBUFS))
 }
 
 /// What the calls for several messages return after one.

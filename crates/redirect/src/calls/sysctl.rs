@@ -10,7 +10,7 @@
 use std::ffi::CStr;
 
 use libc::{FILE, c_char, c_int, mode_t};
-use uxfrm_control::greeting::{Dialect, Greeting, Kind};
+use uxfrm_control::greeting::{Dialect, Greeting, GreetingKind};
 
 use crate::{gateway, next, table};
 
@@ -169,7 +169,7 @@ fn connect(flags: c_int) -> Result<c_int, c_int> {
     // SAFETY: the call takes nothing.
     let port = unsafe { libc::getpid() }.unsigned_abs();
     let value = Dialect::AcquireExpires as u32;
-    let hello = Greeting { kind: Kind::Hello, port, groups: 0, options: 0, value };
+    let hello = Greeting { kind: GreetingKind::Hello, port, groups: 0, options: 0, value };
     if let Err(errno) = gateway::send(connection, hello) {
         gateway::close(connection);
         return Err(errno);

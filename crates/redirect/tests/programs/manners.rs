@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::time::Duration;
 
-use uxfrm_control::greeting::{Dialect, Greeting, Kind, LENGTH};
+use uxfrm_control::greeting::{Dialect, Greeting, GreetingKind, LENGTH};
 
 use crate::{
     server::{MARK, inside, run_inside, with_server},
@@ -182,7 +182,10 @@ fn kernel_sysctls_are_not_changed() {
         // Nobody answers, so the program may have ended before all is heard.
         let [hello, seconds] = [(); 2].map(|()| heard.recv_timeout(PATIENCE).unwrap());
         let hello = Greeting::parse(&hello).unwrap();
-        assert_eq!((hello.kind, hello.value), (Kind::Hello, Dialect::AcquireExpires as u32));
+        assert_eq!(
+            (hello.kind, hello.value),
+            (GreetingKind::Hello, Dialect::AcquireExpires as u32)
+        );
         assert_eq!(seconds, b"165\n");
         assert!(heard.try_recv().is_err(), "and nothing else");
     });

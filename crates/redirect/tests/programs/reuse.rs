@@ -2,7 +2,7 @@
 
 use std::{ffi::c_int, io};
 
-use uxfrm_control::greeting::{Greeting, Kind};
+use uxfrm_control::greeting::{Greeting, GreetingKind};
 
 use crate::{
     server::{NEWPOLICY, NEWSA, ON_PAGE, inside, pass, run, with_server},
@@ -21,10 +21,14 @@ fn consecutive_sockets_share_a_connection() {
         let kinds: Vec<_> = greetings.map(|greeting| greeting.kind).collect();
         let on_page = all.iter().filter(|datagram| *datagram == ON_PAGE).count();
         if std::thread::available_parallelism().unwrap().get() > 1 {
-            assert_eq!(kinds, [Kind::Hello, Kind::Share], "one of each for all commands");
+            assert_eq!(
+                kinds,
+                [GreetingKind::Hello, GreetingKind::Share],
+                "one of each for all commands"
+            );
             assert!(on_page > 0, "all went by the socket");
         } else {
-            assert_eq!((&kinds[..], on_page), (&[Kind::Hello][..], 0));
+            assert_eq!((&kinds[..], on_page), (&[GreetingKind::Hello][..], 0));
         }
         assert_eq!(all.len(), kinds.len() + on_page + 2000, "each command once");
     });

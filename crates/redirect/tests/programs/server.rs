@@ -10,8 +10,8 @@ use std::{
 };
 
 use uxfrm_control::{
-    greeting::{Greeting, Kind, NAME},
-    mailbox::{Desk, Heard, Left, Page, ROOM},
+    greeting::{Greeting, GreetingKind, NAME},
+    mailbox::{CloseOutcome, MailboxServer, Page, ROOM, ServerPoll},
 };
 
 pub(crate) const MARK: u32 = 0x7578_0001;
@@ -121,14 +121,17 @@ fn serve(client: c_int, heard: impl Fn(&[u8])) {
         heard(datagram);
         if let Some(greeting) = Greeting::parse(datagram) {
             port = greeting.port;
-            if greeting.kind == Kind::Ask {
-                say(client, &Greeting { kind: Kind::Welcome, value: MARK, ..greeting }.to_bytes());
+            if greeting.kind == GreetingKind::Ask {
+                say(
+                    client,
+                    &Greeting { kind: GreetingKind::Welcome, value: MARK, ..greeting }.to_bytes(),
+                );
             }
-            if greeting.kind == Kind::Share {
+            if greeting.kind == GreetingKind::Share {
                 page = Some(share(client, greeting));
             }
             if greeting.groups == u32::MAX {
-                say(client, &Greeting { kind: Kind::Overrun, ..greeting }.to_bytes());
+                say(client, &Greeting { kind: GreetingKind::Overrun, ..greeting }.to_bytes());
             }
             continue;
         }
@@ -147,10 +150,10 @@ fn serve(client: c_int, heard: impl Fn(&[u8])) {
 
 /// Waits on the page for a while, and closes it.
 fn stay(page: &Page, client: c_int, port: u32, heard: impl Fn(&[u8])) {
-    let (mut request, mut desk) = ([0; ROOM], Desk::default());
+    let (mut request, mut desk) = ([0; ROOM], MailboxServer::default());
     desk.open(page);
     for _ in 0..1000 {
-        if let Heard::Request(length) = desk.take(page, &mut request) {
+        if let ServerPoll::Request(length) = desk.take(page, &mut request) {
             heard(ON_PAGE);
             heard(&request[..length]);
             assert!(desk.answer(page, &answer(&request[..length], port)));
@@ -158,18 +161,18 @@ fn stay(page: &Page, client: c_int, port: u32, heard: impl Fn(&[u8])) {
         thread::yield_now();
     }
     match desk.close(page, &mut request) {
-        Left::Request(length) => {
+        CloseOutcome::Request(length) => {
             heard(&request[..length]);
             say(client, &answer(&request[..length], port));
         }
-        Left::Answer(length) => say(client, &request[..length]),
-        Left::Nothing => {}
+        CloseOutcome::Answer(length) => say(client, &request[..length]),
+        CloseOutcome::Nothing => {}
     }
 }
 
 /// A page that lasts as long as the test.
 fn share(client: c_int, greeting: Greeting) -> &'static Page {
-    let welcome = Greeting { kind: Kind::Welcome, ..greeting }.to_bytes();
+    let welcome = Greeting { kind: GreetingKind::Welcome, ..greeting }.to_bytes();
     // SAFETY: a new mapping of as many bytes as the file has; the message's buffers are valid for
     // their lengths.
     unsafe {

@@ -83,11 +83,11 @@ fn congestion_signal_goes_to_largest_tcp_packet() {
     let mut pool = Pool::new();
     let packets = [packet(TCP, 0, 10), packet(TCP, 0, 30), packet(UDP, 0, 90), packet(TCP, 0, 20)];
     let mut batch: Batch = packets.into_iter().collect();
-    assert_eq!(signal_one_sender(&mut batch, &mut pool), Some(Told::ByLoss));
+    assert_eq!(signal_one_sender(&mut batch, &mut pool), Some(CongestionSignal::ByLoss));
     let left: Vec<_> = batch.as_slice().iter().map(|packet| packet.len()).collect();
     assert_eq!(left, [50, 130, 60]);
     let mut marked: Batch = [packet(TCP, 2, 10), packet(TCP, 0, 9)].into_iter().collect();
-    assert_eq!(signal_one_sender(&mut marked, &mut pool), Some(Told::ByMark));
+    assert_eq!(signal_one_sender(&mut marked, &mut pool), Some(CongestionSignal::ByMark));
     assert_eq!(marked.as_slice()[0].bytes()[1], 3);
     let mut others: Batch = [packet(UDP, 0, 10), packet(TCP, 0, 0)].into_iter().collect();
     assert_eq!(signal_one_sender(&mut others, &mut pool), None);

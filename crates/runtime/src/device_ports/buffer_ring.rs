@@ -2,14 +2,14 @@
 
 use std::sync::Mutex;
 
-use uxfrm_engine::{Handed, Received};
+use uxfrm_engine::{OffloadedPacket, ReceivedPacket};
 use uxfrm_io::poll::Waker;
 use uxfrm_packet::{PacketBuf, Pool, SizeClass};
 
 use super::lock;
 
 /// An item of a ring, with a buffer.
-pub trait Carries: Sized {
+pub trait HasPacket: Sized {
     /// The buffer.
     fn packet(&self) -> &PacketBuf;
 
@@ -17,7 +17,7 @@ pub trait Carries: Sized {
     fn into_packet(self) -> PacketBuf;
 }
 
-impl Carries for PacketBuf {
+impl HasPacket for PacketBuf {
     fn packet(&self) -> &PacketBuf {
         self
     }
@@ -27,7 +27,7 @@ impl Carries for PacketBuf {
     }
 }
 
-impl Carries for Handed {
+impl HasPacket for OffloadedPacket {
     fn packet(&self) -> &PacketBuf {
         &self.packet
     }
@@ -37,7 +37,7 @@ impl Carries for Handed {
     }
 }
 
-impl Carries for Received {
+impl HasPacket for ReceivedPacket {
     fn packet(&self) -> &PacketBuf {
         &self.packet
     }
@@ -49,7 +49,7 @@ impl Carries for Received {
 
 /// A ring for one direction.
 #[derive(Debug)]
-pub struct Exchange<T>(Mutex<Ring<T>>);
+pub struct BufferRing<T>(Mutex<Ring<T>>);
 
 #[derive(Debug)]
 struct Ring<T> {
@@ -58,7 +58,7 @@ struct Ring<T> {
     room: usize,
 }
 
-impl<T: Carries> Exchange<T> {
+impl<T: HasPacket> BufferRing<T> {
     /// A ring of this size.
     #[must_use]
     pub fn new(room: usize) -> Self {
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn buffer_ring_exchanges_buffers_so_no_pool_runs_dry() {
         let poller = Poller::new().unwrap();
-        let ring = Exchange::new(4);
+        let ring = BufferRing::new(4);
         let (mut here, mut there) = (Pool::new(), Pool::new());
         for _ in 0..100 {
             let mut items: Vec<_> = (0..6).map(|_| here.take(SizeClass::Packet)).collect();

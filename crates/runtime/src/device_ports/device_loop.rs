@@ -10,63 +10,65 @@ use std::sync::{
 };
 use std::time::Duration;
 
-use uxfrm_engine::{DeviceId, DropReason, Drops, Event, Handed, Moment, Received, least_path};
+use uxfrm_engine::{
+    DeviceId, DropReason, Drops, Event, Moment, OffloadedPacket, ReceivedPacket, min_path_mtu,
+};
 use uxfrm_io::{
-    NarrowPath, Transmitted, clock,
+    PathMtu, Transmitted, clock,
     poll::{Poller, Waker},
 };
 use uxfrm_offload::{ModelNic, Queues};
 use uxfrm_packet::{BATCH, Batch, PacketBuf, Pool};
 
-use super::{Bay, DevicePort, Rings, lock};
-use crate::{Error, Events, Turns, Wire};
+use super::{DevicePort, DevicePorts, Rings, lock};
+use crate::{Error, EventLoop, Events, WirePorts};
 
 /// Longest wait.
 const IDLE: Duration = Duration::from_millis(100);
 
 /// Where a device sends.
 #[derive(Debug)]
-pub enum Exit {
+pub enum DeviceEgress {
     /// By its own ports.
-    Wire(Wire),
+    Wire(WirePorts),
     /// Back to the worker that handed it over, which knows the next hop.
-    Lane,
+    Worker,
 }
 
 /// A device and its side of the [`Bay`].
 #[derive(Debug)]
-pub struct DeviceLane {
-    shared_ports: Bay,
+pub struct DeviceLoop {
+    shared_ports: DevicePorts,
     port: Arc<DevicePort>,
     poller: Poller,
-    exit: Exit,
+    exit: DeviceEgress,
     queues: Queues,
     pool: Pool,
-    handed: Vec<Handed>,
+    handed: Vec<OffloadedPacket>,
     arrived: Vec<PacketBuf>,
     batch: Batch,
     out: Batch,
     /// Sealed packets that wait for room, per worker.
     sealed: Vec<Vec<PacketBuf>>,
     /// Received packets that wait for room, per worker.
-    received: Vec<Vec<Received>>,
+    received: Vec<Vec<ReceivedPacket>>,
     drops: Arc<Drops>,
     /// Receives events about path MTUs.
     events: Option<Events>,
     /// Last event sent.
-    last_reported: Option<NarrowPath>,
+    last_reported: Option<PathMtu>,
 }
 
-impl DeviceLane {
+impl DeviceLoop {
     /// Attaches a device under its interfaces. Workers that start later don't know it.
     ///
     /// # Errors
     /// When there is no descriptor to wait with.
     pub fn new(
-        shared_ports: &Bay,
+        shared_ports: &DevicePorts,
         nic: Arc<Mutex<ModelNic>>,
         devices: Vec<DeviceId>,
-        exit: Exit,
+        exit: DeviceEgress,
     ) -> Result<Self, Error> {
         let poller = Poller::new().map_err(Error::Poll)?;
         let queues = lock(&nic).queues();
@@ -92,7 +94,7 @@ impl DeviceLane {
 
     /// Reports paths whose MTU is below what its own ports send.
     #[must_use]
-    pub fn telling(mut self, events: Events) -> Self {
+    pub fn with_events(mut self, events: Events) -> Self {
         self.events = Some(events);
         self
     }
@@ -137,7 +139,7 @@ impl DeviceLane {
             self.arrived.drain(..count).for_each(|packet| self.batch.push(packet));
             let mut nic = lock(&self.port.nic);
             nic.receive(&mut self.batch, now(), &mut self.pool, &mut self.queues);
-            let runs_short = nic.take_runs_short();
+            let runs_short = nic.take_near_limit();
             drop(nic);
             if let Some(events) = self.events.as_ref().filter(|_| runs_short) {
                 events.wake();
@@ -190,8 +192,8 @@ impl DeviceLane {
     /// Tells of a narrow path. Beneath the least its packets are sent on all the same, and telling
     /// of it again changes nothing.
     #[cold]
-    pub(super) fn report_pmtu(&mut self, path: NarrowPath) {
-        let is_known = path.mtu < least_path(path.to).into() && self.last_reported == Some(path);
+    pub(super) fn report_pmtu(&mut self, path: PathMtu) {
+        let is_known = path.mtu < min_path_mtu(path.to).into() && self.last_reported == Some(path);
         if let Some(events) = self.events.as_ref().filter(|_| !is_known) {
             events.send(&mut vec![Event::NarrowPath(path.to)]);
             self.last_reported = Some(path);
@@ -227,7 +229,7 @@ impl DeviceLane {
     /// To the wire, on behalf of a lane.
     fn transmit_for(&mut self, worker: usize) {
         match &mut self.exit {
-            Exit::Wire(wire) => {
+            DeviceEgress::Wire(wire) => {
                 let Transmitted { refused, .. } = wire.transmit(&mut self.out, &mut self.pool);
                 self.drops.add(DropReason::PortFull, refused.busy);
                 self.drops.add(DropReason::PortTooBig, refused.too_big);
@@ -236,7 +238,7 @@ impl DeviceLane {
                     self.report_pmtu(path);
                 }
             }
-            Exit::Lane => {
+            DeviceEgress::Worker => {
                 self.sealed[worker].extend(self.out.drain());
                 self.return_sealed(worker);
             }
@@ -244,7 +246,7 @@ impl DeviceLane {
     }
 }
 
-impl Turns for DeviceLane {
+impl EventLoop for DeviceLoop {
     fn turn(&mut self) -> Result<(), Error> {
         // 1 wait
         let timeout = self.timeout();
@@ -268,7 +270,7 @@ impl Turns for DeviceLane {
     }
 }
 
-impl Drop for DeviceLane {
+impl Drop for DeviceLoop {
     fn drop(&mut self) {
         self.port.devices.iter().take(1).for_each(|device| self.shared_ports.remove(*device));
     }

@@ -25,8 +25,8 @@ pub(super) fn device_of(nics: &Nics, packet: &PacketBuf) -> Option<DeviceId> {
 
 fn stride(packet: &PacketBuf) -> usize {
     match packet.segments {
-        Segments::Train { stride } if stride > 0 => usize::from(stride),
-        Segments::Train { .. } | Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => {
+        Segments::Burst { stride } if stride > 0 => usize::from(stride),
+        Segments::Burst { .. } | Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => {
             packet.len().max(1)
         }
     }
@@ -102,7 +102,7 @@ mod tests {
         {
             let (local, remote) = (local.parse().unwrap(), remote.parse().unwrap());
             let mut train = PacketBuf::from_slice(&[7; 25]);
-            train.segments = Segments::Train { stride: 10 };
+            train.segments = Segments::Burst { stride: 10 };
             train.udp = Some(UdpPath { local, remote, tos: 3, dont_fragment: true });
             let (mut pool, mut whole) = (Pool::new(), Vec::new());
             assert_eq!(add_headers(train, &mut pool, &mut whole), 0);

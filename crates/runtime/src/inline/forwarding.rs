@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use uxfrm_engine::{Cut, DropReason, split};
+use uxfrm_engine::{DropReason, FragmentPlan, split};
 use uxfrm_io::wire_packets;
 use uxfrm_packet::{
     Batch, IpPacket, PacketBuf, Protocol, SegmentPlan, Segments, SizeClass, Version, checksum,
@@ -11,14 +11,14 @@ use uxfrm_packet::{
 };
 
 use super::{
-    InlineLane,
+    InlineLoop,
     icmp_error::IcmpError,
     next_hop_queue::ForwardStage,
     router::{decrement_ttl, is_link_local},
 };
-use crate::{Side, next_hops::HopLookup};
+use crate::{PortSide, next_hops::HopLookup};
 
-impl InlineLane {
+impl InlineLoop {
     /// Forwards a packet that passed the `in` or `fwd` policies.
     pub(super) fn forward(&mut self, mut packet: PacketBuf) {
         let Ok(ip) = IpPacket::parse(packet.bytes()) else {
@@ -68,13 +68,13 @@ impl InlineLane {
         }
         match (self.next_hops.lookup(destination, self.now), stage) {
             (HopLookup::Send { side, header, mtu }, ForwardStage::Outbound)
-            | (HopLookup::Send { side: side @ Side::Protected, header, mtu }, _) => {
+            | (HopLookup::Send { side: side @ PortSide::Protected, header, mtu }, _) => {
                 self.queue(side, header, mtu, packet);
             }
-            (HopLookup::Send { side: Side::Wire, .. }, ForwardStage::Checked) => {
+            (HopLookup::Send { side: PortSide::Wire, .. }, ForwardStage::Checked) => {
                 self.requeued.push(packet)
             }
-            (HopLookup::Send { side: Side::Wire, .. }, ForwardStage::IcmpError) => {
+            (HopLookup::Send { side: PortSide::Wire, .. }, ForwardStage::IcmpError) => {
                 self.icmp_errors.push(packet)
             }
             (HopLookup::Pending, _) => self.queue_for_next_hop(packet, destination, stage),
@@ -106,7 +106,7 @@ impl InlineLane {
 
     /// Queues a packet as a frame, fragmented if necessary.
     #[inline]
-    fn queue(&mut self, side: Side, header: EthernetHeader, mtu: u16, packet: PacketBuf) {
+    fn queue(&mut self, side: PortSide, header: EthernetHeader, mtu: u16, packet: PacketBuf) {
         if packet.len() <= usize::from(mtu) || longest_segment(&packet) <= usize::from(mtu) {
             return self.frames[side as usize].push(header, packet);
         }
@@ -114,7 +114,7 @@ impl InlineLane {
     }
 
     #[cold]
-    fn queue_large(&mut self, side: Side, header: EthernetHeader, mtu: u16, packet: PacketBuf) {
+    fn queue_large(&mut self, side: PortSide, header: EthernetHeader, mtu: u16, packet: PacketBuf) {
         let Ok(ip) = IpPacket::parse(packet.bytes()) else {
             return self.drop_packet(packet, DropReason::ForwardMalformed);
         };
@@ -123,7 +123,7 @@ impl InlineLane {
                 self.reject_too_big(packet, &ip, mtu);
             }
             Segments::One => self.queue_fragments(side, header, mtu, packet, &ip),
-            Segments::Train { stride } => {
+            Segments::Burst { stride } => {
                 for bytes in packet.bytes().chunks(usize::from(stride.max(1))) {
                     self.queue_segment(side, header, mtu, bytes.len(), |room| {
                         room.copy_from_slice(bytes)
@@ -148,7 +148,7 @@ impl InlineLane {
 
     fn reject_too_big(&mut self, packet: PacketBuf, ip: &IpPacket, mtu: u16) {
         if self.worker.settings().addresses.holds(ip.source) {
-            self.worker.meet_narrow_path(ip.destination, mtu.into(), &mut self.out.events);
+            self.worker.learn_path_mtu(ip.destination, mtu.into(), &mut self.out.events);
             // Either the engine's MTU or the route's may be out of date.
             self.next_hops.recheck(ip.destination, self.now);
         }
@@ -158,7 +158,7 @@ impl InlineLane {
     /// Queues one segment of a super-packet or burst.
     fn queue_segment(
         &mut self,
-        side: Side,
+        side: PortSide,
         header: EthernetHeader,
         mtu: u16,
         len: usize,
@@ -176,7 +176,7 @@ impl InlineLane {
 
     fn queue_fragments(
         &mut self,
-        side: Side,
+        side: PortSide,
         header: EthernetHeader,
         mtu: u16,
         mut packet: PacketBuf,
@@ -186,7 +186,7 @@ impl InlineLane {
             return self.drop_packet(packet, DropReason::ForwardMalformed);
         }
         self.ident = self.ident.wrapping_add(1);
-        let cut = Cut {
+        let cut = FragmentPlan {
             version: ip.version,
             place: ip.header_len,
             next_header_at: ip.next_header_at,
@@ -270,7 +270,7 @@ fn destination(packet: &PacketBuf) -> Option<IpAddr> {
 fn longest_segment(packet: &PacketBuf) -> usize {
     match packet.segments {
         Segments::One => packet.len(),
-        Segments::Train { stride } => stride.into(),
+        Segments::Burst { stride } => stride.into(),
         Segments::Tcp { .. } | Segments::Udp { .. } => {
             SegmentPlan::new(packet).map_or(usize::MAX, |plan| plan.len(0))
         }

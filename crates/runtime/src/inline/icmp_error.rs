@@ -31,7 +31,7 @@ impl IcmpError {
         own: IpAddr,
         pool: &mut Pool,
     ) -> Option<PacketBuf> {
-        if !answer::is_due(ip, packet) {
+        if !answer::may_answer(ip, packet) {
             return None;
         }
         match (own, ip.source) {

@@ -8,11 +8,11 @@ use uxfrm_packet::{
 };
 
 use super::{
-    InlineLane, nested_gso,
+    InlineLoop, nested_gso,
     router::{PacketClass, classify, classify_on_wire, decrement_ttl, into_gso_burst},
 };
 
-impl InlineLane {
+impl InlineLoop {
     /// Keeps the packets from the protected port that are to be forwarded, TTL decremented.
     pub(super) fn filter_protected(&mut self) {
         let spare = std::mem::take(&mut self.spare);

@@ -40,7 +40,7 @@ fn protocol(packet: &PacketBuf) -> Option<Protocol> {
     match packet.segments {
         Segments::Tcp { .. } => Some(Protocol::TCP),
         Segments::Udp { .. } => Some(Protocol::UDP),
-        Segments::One | Segments::Train { .. } => None,
+        Segments::One | Segments::Burst { .. } => None,
     }
 }
 
@@ -224,7 +224,7 @@ mod tests {
         let inner = match segments {
             Segments::Udp { size } => udp_super(from, to, &payload, size),
             Segments::Tcp { mss } => packets::tcp_super(from, to, &payload, mss),
-            Segments::One | Segments::Train { .. } => panic!("{segments:?}"),
+            Segments::One | Segments::Burst { .. } => panic!("{segments:?}"),
         };
         let Checksum::Partial { start, offset } = inner.checksum else { panic!("{inner:?}") };
         let (from, to) = if is_v4 {

@@ -108,21 +108,22 @@ mod tests {
     use uxfrm_packet::ethernet::MacAddr;
 
     use super::*;
-    use crate::{Guide, Question};
+    use crate::{Guide, NextHopRequest};
 
     /// The request may have been lost, and nobody else may send there.
     #[test]
     fn waiting_packets_request_next_hop_again() {
         let (questions, asked) = mpsc::sync_channel(8);
         let (_told, news) = mpsc::channel();
-        let guide = Guide { questions, waker: Poller::new().unwrap().waker(), news };
+        let guide =
+            Guide { requests: questions, waker: Poller::new().unwrap().waker(), updates: news };
         let mut next_hops = NextHops::new(guide, [MacAddr([2; 6]); 2]);
         let mut waiting = NextHopQueue::new();
         let (start, destination) = (Moment::from_secs(100), IpAddr::from([192, 0, 2, 2]));
         assert_eq!(next_hops.lookup(destination, start), HopLookup::Pending);
         let packet = PacketBuf::from_slice(b"packet");
         assert!(waiting.push(packet, destination, ForwardStage::Checked, start).is_ok());
-        assert_eq!(asked.try_iter().collect::<Vec<_>>(), [Question::Way(destination)]);
+        assert_eq!(asked.try_iter().collect::<Vec<_>>(), [NextHopRequest::Route(destination)]);
         let (mut times, mut taken) = (Vec::new(), Vec::new());
         for milliseconds in 1..4200 {
             let now = Moment(start.0 + milliseconds * 1_000_000);

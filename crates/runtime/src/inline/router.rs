@@ -130,7 +130,7 @@ pub(super) fn into_gso_burst(mut packet: PacketBuf, ip: &IpPacket) -> Result<Pac
         dont_fragment: false,
     });
     packet.checksum = Checksum::AsIs;
-    packet.segments = Segments::Train { stride: size };
+    packet.segments = Segments::Burst { stride: size };
     Ok(packet)
 }
 

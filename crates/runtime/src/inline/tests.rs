@@ -2,45 +2,45 @@
 
 use std::{net::IpAddr, sync::mpsc};
 
-use uxfrm_engine::{Action, Database, Defaults, UdpEncapKind};
-use uxfrm_io::{Framed, Memory, rtnetlink::Standing, wire_packets};
+use uxfrm_engine::{Action, Database, DefaultActions, UdpEncapKind};
+use uxfrm_io::{Framed, Memory, rtnetlink::NeighbourState, wire_packets};
 use uxfrm_packet::{
     Checksum, IpPacket, Protocol, Segments,
     ethernet::{EtherType, EthernetHeader},
     ipv4::Ipv4,
 };
-use uxfrm_testkit::{Gateway, Pair, Wrapping, packets};
+use uxfrm_testkit::{IpsecSetup, TestGateway, TestGatewayPair, packets};
 use zerocopy::IntoBytes as _;
 
 use super::router::decrement_ttl;
 use super::*;
-use crate::{Answer, News, NextHop, Question, Side};
+use crate::{NextHop, NextHopRequest, NextHopUpdate, PortSide, ResolvedRoute};
 
 const NEIGHBOUR: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
 const PORTS: [MacAddr; 2] = [MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2])];
 
 /// One gateway, and the far ends of its ports.
 struct Site {
-    worker_loop: InlineLane,
+    worker_loop: InlineLoop,
     host: Memory,
     protected: Memory,
     database: Database,
-    questions: mpsc::Receiver<Question>,
-    news: mpsc::Sender<News>,
+    questions: mpsc::Receiver<NextHopRequest>,
+    news: mpsc::Sender<NextHopUpdate>,
     /// State of all neighbours.
-    standing: Standing,
+    standing: NeighbourState,
     pool: Pool,
 }
 
 impl Site {
-    fn new(gateway: Gateway, wire: Memory) -> Self {
-        let Gateway { worker, database, .. } = gateway;
+    fn new(gateway: TestGateway, wire: Memory) -> Self {
+        let TestGateway { worker, database, .. } = gateway;
         let (near_host, host) = Memory::pair(256);
         let (near, protected) = Memory::pair(256);
         let (questions, asked) = mpsc::sync_channel(64);
         let (news, told) = mpsc::channel();
         let waker = Poller::new().unwrap().waker();
-        let guide = Guide { questions, waker: waker.clone(), news: told };
+        let guide = Guide { requests: questions, waker: waker.clone(), updates: told };
         let ports = InlinePorts {
             host: Box::new(near_host),
             protected: (Box::new(Framed::new(near)), PORTS[0]),
@@ -49,8 +49,8 @@ impl Site {
             daemons: Vec::new(),
         };
         let events = Events::new(mpsc::channel().0, waker);
-        let worker_loop = InlineLane::new(ports, guide, worker, events).unwrap();
-        let (questions, standing) = (asked, Standing::Known(NEIGHBOUR));
+        let worker_loop = InlineLoop::new(ports, guide, worker, events).unwrap();
+        let (questions, standing) = (asked, NeighbourState::Known(NEIGHBOUR));
         let pool = Pool::new();
         Self { worker_loop, host, protected, database, questions, news, standing, pool }
     }
@@ -69,28 +69,28 @@ impl Site {
         let left = own.holds("192.0.2.1".parse().unwrap());
         for question in self.questions.try_iter() {
             let hop = match question {
-                Question::Use(hop) => hop,
-                Question::Way(destination) => {
+                NextHopRequest::Neighbour(hop) => hop,
+                NextHopRequest::Route(destination) => {
                     let behind = match destination {
                         IpAddr::V4(v4) => v4.octets()[..2] == [10, if left { 1 } else { 2 }],
                         IpAddr::V6(v6) => v6.segments()[1] == if left { 1 } else { 2 },
                     };
-                    let side = if behind { Side::Protected } else { Side::Wire };
+                    let side = if behind { PortSide::Protected } else { PortSide::Wire };
                     let hop = NextHop { side, address: destination };
                     let host = if left { "10.1.0.1" } else { "10.2.0.1" };
                     let outer = if left { "192.0.2.1" } else { "192.0.2.2" };
                     let source = Some(if behind { host } else { outer }.parse().unwrap());
                     let answer = match destination {
                         destination if destination == IpAddr::from([203, 0, 113, 9]) => {
-                            Answer::Nowhere
+                            ResolvedRoute::NoRoute
                         }
-                        _ => Answer::By { hop, mtu: 1500, source },
+                        _ => ResolvedRoute::Via { hop, mtu: 1500, source },
                     };
-                    self.news.send(News::Way(destination, answer)).unwrap();
+                    self.news.send(NextHopUpdate::Route(destination, answer)).unwrap();
                     hop
                 }
             };
-            self.news.send(News::Neighbour(hop, self.standing)).unwrap();
+            self.news.send(NextHopUpdate::Neighbour(hop, self.standing)).unwrap();
         }
     }
 
@@ -149,8 +149,8 @@ struct Sites {
 }
 
 impl Sites {
-    fn new(wrapping: &Wrapping) -> Self {
-        let pair = Pair::new(wrapping);
+    fn new(wrapping: &IpsecSetup) -> Self {
+        let pair = TestGatewayPair::new(wrapping);
         let (left_near, left_wire) = Memory::pair(256);
         let (right_near, right_wire) = Memory::pair(256);
         let (left, right) = (Site::new(pair.left, left_near), Site::new(pair.right, right_near));
@@ -203,7 +203,7 @@ fn with_hops(mut packet: PacketBuf, hops: u8) -> PacketBuf {
 
 #[test]
 fn packet_across_both_gateways_is_esp_and_loses_two_hops() {
-    let mut sites = Sites::new(&Wrapping::tunnel4());
+    let mut sites = Sites::new(&IpsecSetup::tunnel4());
     let before = hops(&datagram());
     for _ in 0..3 {
         let (arrived, wire) = sites.left_to_right(vec![datagram()]);
@@ -219,7 +219,7 @@ fn packet_across_both_gateways_is_esp_and_loses_two_hops() {
 
 #[test]
 fn gro_joined_esp_in_udp_is_decrypted() {
-    let wrapping = Wrapping { encap: Some(UdpEncapKind::Esp), ..Wrapping::tunnel4() };
+    let wrapping = IpsecSetup { encap: Some(UdpEncapKind::Esp), ..IpsecSetup::tunnel4() };
     let mut sites = Sites::new(&wrapping);
     let (arrived, wire) = sites.left_to_right((0..3).map(|_| datagram()).collect());
     assert_eq!(arrived.len(), 3);
@@ -234,10 +234,10 @@ fn gro_joined_esp_in_udp_is_decrypted() {
 /// The host's stack and the worker see only the first datagram's class.
 #[test]
 fn ike_message_in_gro_burst_reaches_daemon() {
-    let wrapping = Wrapping { encap: Some(UdpEncapKind::Esp), ..Wrapping::tunnel4() };
+    let wrapping = IpsecSetup { encap: Some(UdpEncapKind::Esp), ..IpsecSetup::tunnel4() };
     let mut sites = Sites::new(&wrapping);
     let (daemon, messages) = mpsc::sync_channel(8);
-    sites.right.worker_loop.ports.daemons = vec![Daemons { port: 4500, messages: daemon }];
+    sites.right.worker_loop.ports.daemons = vec![IkeDaemonQueue { port: 4500, messages: daemon }];
     let mut message = [7; 40];
     message[..4].fill(0);
     for count in 1..3 {
@@ -270,7 +270,7 @@ fn joined(datagrams: &[PacketBuf]) -> PacketBuf {
 
 #[test]
 fn super_packet_is_segmented_into_esp() {
-    let mut sites = Sites::new(&Wrapping::tunnel4());
+    let mut sites = Sites::new(&IpsecSetup::tunnel4());
     let packet = packets::tcp_super("10.1.0.2:7", "10.2.0.2:9", &[7; 5000], 1000);
     sites.left.send(vec![packet]);
     sites.left.turn();
@@ -281,7 +281,7 @@ fn super_packet_is_segmented_into_esp() {
 
 #[test]
 fn expired_ttl_answered_from_protected_address() {
-    let mut sites = Sites::new(&Wrapping::tunnel4());
+    let mut sites = Sites::new(&IpsecSetup::tunnel4());
     // Twice: the first answer may come before the route back is known.
     for _ in 0..2 {
         let (arrived, wire) = sites.left_to_right(vec![with_hops(datagram(), 1)]);
@@ -297,7 +297,7 @@ fn expired_ttl_answered_from_protected_address() {
 
 #[test]
 fn icmp_error_about_protected_packet_is_protected() {
-    let mut sites = Sites::new(&Wrapping::tunnel4());
+    let mut sites = Sites::new(&IpsecSetup::tunnel4());
     for _ in 0..2 {
         sites.left_to_right(vec![with_hops(datagram(), 2)]);
     }
@@ -314,7 +314,7 @@ fn icmp_error_about_protected_packet_is_protected() {
 
 #[test]
 fn plain_packet_from_wire_is_dropped_where_policy_wants_esp() {
-    let mut sites = Sites::new(&Wrapping::tunnel4());
+    let mut sites = Sites::new(&IpsecSetup::tunnel4());
     sites.bring_to_right(vec![datagram()]);
     assert!(sites.right.arrived().is_empty());
     assert_eq!(sites.right.drops(DropReason::InTemplateMismatch), 1);
@@ -322,14 +322,14 @@ fn plain_packet_from_wire_is_dropped_where_policy_wants_esp() {
 
 #[test]
 fn wire_output_always_passes_out_policies() {
-    let mut sites = Sites::new(&Wrapping::tunnel4());
+    let mut sites = Sites::new(&IpsecSetup::tunnel4());
     let through = || packets::udp("203.0.113.1:7", "198.51.100.1:9", b"through");
     sites.bring_to_right(vec![through()]);
     assert_eq!(sites.on_right_wire().len(), 1, "nothing is said about it");
     let now = Moment::from_secs(1);
     let outbound = Action::Block;
     sites.right.database.apply(now, |change| {
-        let defaults = Defaults { outbound, ..change.defaults() };
+        let defaults = DefaultActions { outbound, ..change.defaults() };
         change.set_defaults(defaults);
     });
     sites.bring_to_right(vec![through()]);
@@ -339,19 +339,19 @@ fn wire_output_always_passes_out_policies() {
 
 #[test]
 fn packets_wait_for_neighbour_until_resolution_fails() {
-    let mut sites = Sites::new(&Wrapping::tunnel4());
-    sites.left.standing = Standing::Sought;
+    let mut sites = Sites::new(&IpsecSetup::tunnel4());
+    sites.left.standing = NeighbourState::Resolving;
     let (arrived, wire) = sites.left_to_right(vec![datagram()]);
     assert!(arrived.is_empty() && wire.is_empty());
     let address = IpAddr::from([192, 0, 2, 2]);
-    let hop = NextHop { side: Side::Wire, address };
-    sites.left.news.send(News::Neighbour(hop, Standing::Stale(NEIGHBOUR))).unwrap();
+    let hop = NextHop { side: PortSide::Wire, address };
+    sites.left.news.send(NextHopUpdate::Neighbour(hop, NeighbourState::Stale(NEIGHBOUR))).unwrap();
     sites.left.worker_loop.turn().unwrap();
     assert_eq!(sites.on_left_wire().len(), 1);
     let asked: Vec<_> = sites.left.questions.try_iter().collect();
-    assert_eq!(asked, [Question::Use(hop)], "the kernel hears that it is used");
+    assert_eq!(asked, [NextHopRequest::Neighbour(hop)], "the kernel hears that it is used");
     for dropped in 0..2 {
-        sites.left.news.send(News::Neighbour(hop, Standing::Gone)).unwrap();
+        sites.left.news.send(NextHopUpdate::Neighbour(hop, NeighbourState::Failed)).unwrap();
         sites.left.send(vec![datagram()]);
         sites.left.worker_loop.turn().unwrap();
         assert!(sites.on_left_wire().is_empty());
@@ -365,26 +365,26 @@ fn packets_wait_for_neighbour_until_resolution_fails() {
 /// it as soon as somebody sends.
 #[test]
 fn packets_wait_for_neighbour_forgotten_by_kernel() {
-    let mut sites = Sites::new(&Wrapping::tunnel4());
+    let mut sites = Sites::new(&IpsecSetup::tunnel4());
     assert_eq!(sites.left_to_right(vec![datagram()]).0.len(), 1);
-    let hop = NextHop { side: Side::Wire, address: IpAddr::from([192, 0, 2, 2]) };
-    for standing in [Standing::Gone, Standing::Forgotten] {
-        sites.left.news.send(News::Neighbour(hop, standing)).unwrap();
+    let hop = NextHop { side: PortSide::Wire, address: IpAddr::from([192, 0, 2, 2]) };
+    for standing in [NeighbourState::Failed, NeighbourState::Removed] {
+        sites.left.news.send(NextHopUpdate::Neighbour(hop, standing)).unwrap();
     }
     sites.left.send(vec![datagram()]);
     sites.left.worker_loop.turn().unwrap();
     let asked: Vec<_> = sites.left.questions.try_iter().collect();
-    assert_eq!(asked, [Question::Use(hop)]);
+    assert_eq!(asked, [NextHopRequest::Neighbour(hop)]);
     assert_eq!(sites.left.drops(DropReason::ForwardNoNeighbour), 0);
-    sites.left.news.send(News::Neighbour(hop, Standing::Known(NEIGHBOUR))).unwrap();
+    sites.left.news.send(NextHopUpdate::Neighbour(hop, NeighbourState::Known(NEIGHBOUR))).unwrap();
     sites.left.worker_loop.turn().unwrap();
     assert_eq!(sites.on_left_wire().len(), 1);
 }
 
 #[test]
 fn next_hop_queue_is_bounded() {
-    let mut sites = Sites::new(&Wrapping::tunnel4());
-    sites.left.standing = Standing::Sought;
+    let mut sites = Sites::new(&IpsecSetup::tunnel4());
+    sites.left.standing = NeighbourState::Resolving;
     sites.left.send((0..100).map(|_| datagram()).collect());
     sites.left.turn();
     assert_eq!(sites.left.drops(DropReason::ForwardNoNeighbour), 36);
@@ -392,15 +392,19 @@ fn next_hop_queue_is_bounded() {
 
 #[test]
 fn changed_route_is_requested_again_and_used_meanwhile() {
-    let mut sites = Sites::new(&Wrapping::tunnel4());
+    let mut sites = Sites::new(&IpsecSetup::tunnel4());
     assert_eq!(sites.left_to_right(vec![datagram()]).0.len(), 1);
-    sites.left.news.send(News::Changed).unwrap();
+    sites.left.news.send(NextHopUpdate::RoutesChanged).unwrap();
     sites.left.send(vec![datagram()]);
     sites.left.worker_loop.turn().unwrap();
     assert_eq!(sites.on_left_wire().len(), 1, "nobody waits");
     let asked: Vec<_> = sites.left.questions.try_iter().collect();
-    assert_eq!(asked, [Question::Way(IpAddr::from([192, 0, 2, 2]))]);
-    sites.left.news.send(News::Way([192, 0, 2, 2].into(), Answer::Nowhere)).unwrap();
+    assert_eq!(asked, [NextHopRequest::Route(IpAddr::from([192, 0, 2, 2]))]);
+    sites
+        .left
+        .news
+        .send(NextHopUpdate::Route([192, 0, 2, 2].into(), ResolvedRoute::NoRoute))
+        .unwrap();
     sites.left.send(vec![datagram()]);
     sites.left.turn();
     assert!(sites.on_left_wire().is_empty());
@@ -411,31 +415,40 @@ fn changed_route_is_requested_again_and_used_meanwhile() {
 /// same moment.
 #[test]
 fn route_mtu_below_engines_is_requested_again() {
-    let mut sites = Sites::new(&Wrapping::tunnel4());
+    let mut sites = Sites::new(&IpsecSetup::tunnel4());
     assert_eq!(sites.left_to_right(vec![datagram()]).0.len(), 1);
     let address = IpAddr::from([192, 0, 2, 2]);
-    let narrow = Answer::By { hop: NextHop { side: Side::Wire, address }, mtu: 1300, source: None };
-    sites.left.news.send(News::Way(address, narrow)).unwrap();
+    let narrow = ResolvedRoute::Via {
+        hop: NextHop { side: PortSide::Wire, address },
+        mtu: 1300,
+        source: None,
+    };
+    sites.left.news.send(NextHopUpdate::Route(address, narrow)).unwrap();
     let long = || packets::dont_fragment(packets::udp("10.1.0.2:7", "10.2.0.2:9", &[7; 1400 - 28]));
     sites.left.send(vec![long(), long()]);
     sites.left.worker_loop.turn().unwrap();
     assert_eq!(sites.left.drops(DropReason::ForwardTooBig), 2);
     let asked: Vec<_> = sites.left.questions.try_iter().collect();
-    assert_eq!(asked, [Question::Way(address)], "once for many packets");
-    let wide = Answer::By { hop: NextHop { side: Side::Wire, address }, mtu: 1500, source: None };
-    sites.left.news.send(News::Way(address, wide)).unwrap();
+    assert_eq!(asked, [NextHopRequest::Route(address)], "once for many packets");
+    let wide = ResolvedRoute::Via {
+        hop: NextHop { side: PortSide::Wire, address },
+        mtu: 1500,
+        source: None,
+    };
+    sites.left.news.send(NextHopUpdate::Route(address, wide)).unwrap();
     assert_eq!(sites.left_to_right(vec![long()]).0.len(), 1);
 }
 
 /// Sites whose left one knows this MTU of the path to an unprotected host.
 fn with_narrow_way(mtu: u16) -> Sites {
-    let mut sites = Sites::new(&Wrapping::tunnel4());
+    let mut sites = Sites::new(&IpsecSetup::tunnel4());
     let address = IpAddr::from([198, 51, 100, 1]);
     sites.left.send(vec![packets::udp("10.1.0.2:7", "198.51.100.1:9", b"who asks for the way")]);
     sites.left.turn();
     assert_eq!(sites.on_left_wire().len(), 1);
-    let narrow = Answer::By { hop: NextHop { side: Side::Wire, address }, mtu, source: None };
-    sites.left.news.send(News::Way(address, narrow)).unwrap();
+    let narrow =
+        ResolvedRoute::Via { hop: NextHop { side: PortSide::Wire, address }, mtu, source: None };
+    sites.left.news.send(NextHopUpdate::Route(address, narrow)).unwrap();
     sites
 }
 
@@ -487,7 +500,7 @@ fn super_packet_without_df_is_fragmented() {
 
 #[test]
 fn host_packets_are_left_and_martians_dropped() {
-    let mut sites = Sites::new(&Wrapping::tunnel4());
+    let mut sites = Sites::new(&IpsecSetup::tunnel4());
     let to_host = packets::udp("10.1.0.2:7", "10.1.0.1:9", b"x");
     let link_local = packets::udp("[fe80::2]:7", "[fd00:2::2]:9", b"x");
     let martian = packets::udp("127.0.0.1:7", "10.2.0.2:9", b"x");
@@ -503,7 +516,7 @@ fn host_packets_are_left_and_martians_dropped() {
 
 #[test]
 fn decrypted_packet_for_host_reaches_tun() {
-    let mut sites = Sites::new(&Wrapping::tunnel4());
+    let mut sites = Sites::new(&IpsecSetup::tunnel4());
     let (arrived, _) =
         sites.left_to_right(vec![packets::udp("10.1.0.2:7", "10.2.0.1:9", b"for you")]);
     assert!(arrived.is_empty());
@@ -512,7 +525,7 @@ fn decrypted_packet_for_host_reaches_tun() {
 
 #[test]
 fn host_packets_leave_protected() {
-    let mut sites = Sites::new(&Wrapping::tunnel4());
+    let mut sites = Sites::new(&IpsecSetup::tunnel4());
     let packet = packets::udp("10.1.0.1:7", "10.2.0.2:9", b"from the gateway");
     let sent = sites.left.host.transmit(&mut [packet].into_iter().collect(), &mut sites.pool);
     assert_eq!(sent.packets, 1);

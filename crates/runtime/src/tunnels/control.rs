@@ -10,9 +10,9 @@ use std::{
 };
 
 use uxfrm_io::{Port, poll::Waker};
-use uxfrm_tunnel::{Ports, Tunnels};
+use uxfrm_tunnel::{DecapPorts, Tunnels};
 
-use super::{Incoming, Interface, Portrait, Route, Source};
+use super::{ReceivePort, ReceiveSource, TunnelInterface, TunnelLoopExport, TunnelRoute};
 use crate::Error;
 
 /// How long the loop may take to answer.
@@ -20,17 +20,17 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// One change.
 #[derive(Debug)]
-pub enum Change {
+pub enum TunnelChange {
     /// Adds a tunnel.
-    Open(Interface),
+    Open(TunnelInterface),
     /// Replaces the tunnel of the same name.
-    Alter(Route),
+    Replace(TunnelRoute),
     /// Removes the tunnel of this name.
     Close(String),
     /// Adds a socket, unless its source has one.
-    Listen(Incoming),
+    Listen(ReceivePort),
     /// Removes the socket of this source.
-    Leave(Source),
+    StopListening(ReceiveSource),
 }
 
 /// Sends changes to a loop.
@@ -46,12 +46,12 @@ pub(super) enum Request {
     /// Changes that belong together.
     Apply {
         tunnels: Tunnels,
-        ports: Ports,
-        changes: Vec<Change>,
+        ports: DecapPorts,
+        changes: Vec<TunnelChange>,
         done: SyncSender<Result<Vec<Box<dyn Port>>, Error>>,
     },
     /// Asks for a copy of its state.
-    Export(SyncSender<io::Result<Portrait>>),
+    Export(SyncSender<io::Result<TunnelLoopExport>>),
 }
 
 impl TunnelControl {
@@ -66,7 +66,12 @@ impl TunnelControl {
     /// # Errors
     /// When a port can't be polled, or there are more than 256; earlier changes stay.
     /// [`Error::Ended`] when the loop has ended.
-    pub fn order(&self, tunnels: Tunnels, ports: Ports, changes: Vec<Change>) -> Result<(), Error> {
+    pub fn apply(
+        &self,
+        tunnels: Tunnels,
+        ports: DecapPorts,
+        changes: Vec<TunnelChange>,
+    ) -> Result<(), Error> {
         let (done, answer) = sync_channel(1);
         let request = Request::Apply { tunnels, ports, changes, done };
         self.ask(request, &answer)?.map(drop)
@@ -76,7 +81,7 @@ impl TunnelControl {
     ///
     /// # Errors
     /// [`Error::Ended`] when the loop has ended, [`Error::Poll`] for too many descriptors.
-    pub fn portray(&self) -> Result<Portrait, Error> {
+    pub fn export(&self) -> Result<TunnelLoopExport, Error> {
         let (done, answer) = sync_channel(1);
         self.ask(Request::Export(done), &answer)?.map_err(Error::Poll)
     }

@@ -1,13 +1,13 @@
 //! Drop counters of a tunnel or a socket, and of all together.
 
 use uxfrm_io::Transmitted;
-use uxfrm_tunnel::{DropReason, counters::Drops};
+use uxfrm_tunnel::{DropReason, counters::TunnelDrops};
 
 /// Counts a drop in both.
 #[derive(Clone, Copy)]
 pub(super) struct DropTally<'a> {
-    pub(super) all: &'a Drops,
-    pub(super) own: &'a Drops,
+    pub(super) all: &'a TunnelDrops,
+    pub(super) own: &'a TunnelDrops,
 }
 
 impl DropTally<'_> {

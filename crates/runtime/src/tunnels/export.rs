@@ -6,18 +6,18 @@ use std::{
 };
 
 use uxfrm_io::Port;
-use uxfrm_tunnel::{Ports, Tunnels};
+use uxfrm_tunnel::{DecapPorts, Tunnels};
 
-use super::{Change, Interface, Narrow, Route, Source, TunnelLane};
+use super::{LearnedPmtu, ReceiveSource, TunnelChange, TunnelInterface, TunnelLoop, TunnelRoute};
 use crate::Error;
 
 /// Copies of all descriptors, and the learned state. Counters are read elsewhere.
 #[derive(Debug, Default)]
-pub struct Portrait {
+pub struct TunnelLoopExport {
     /// TUNs.
-    pub interfaces: Vec<PortrayedInterface>,
+    pub interfaces: Vec<ExportedInterface>,
     /// Receiving sockets; those without a descriptor are left out.
-    pub incoming: Vec<(Source, OwnedFd)>,
+    pub incoming: Vec<(ReceiveSource, OwnedFd)>,
     /// Sockets for ICMP errors, in order.
     pub errors: Vec<OwnedFd>,
     /// Identification of the next fragmented packet.
@@ -26,33 +26,33 @@ pub struct Portrait {
 
 /// A tunnel's interface.
 #[derive(Debug)]
-pub struct PortrayedInterface {
+pub struct ExportedInterface {
     /// The TUN.
     pub tun: OwnedFd,
     /// Its tunnel, and the path MTU at the start.
-    pub route: Route,
+    pub route: TunnelRoute,
     /// The path MTU learned since, if it is smaller.
-    pub narrow: Option<Narrow>,
+    pub narrow: Option<LearnedPmtu>,
 }
 
 /// Identifications that the loop may use between export and end: its successor starts behind them,
 /// in 16 bits and in 32, so that no two packets share one.
 const IDENT_HEADROOM: u32 = 0x8000_8000;
 
-impl TunnelLane {
+impl TunnelLoop {
     /// Continues with another loop's tunnels, before the first turn.
     ///
     /// # Errors
     /// When a port can't be polled, or there are more than 256.
     pub fn take_over(
         &mut self,
-        (tunnels, ports): (Tunnels, Ports),
-        interfaces: Vec<(Interface, Option<Narrow>)>,
+        (tunnels, ports): (Tunnels, DecapPorts),
+        interfaces: Vec<(TunnelInterface, Option<LearnedPmtu>)>,
         ident: u32,
     ) -> Result<(), Error> {
         self.ident = ident.wrapping_add(IDENT_HEADROOM);
         for (interface, narrow) in interfaces {
-            self.change(Change::Open(interface))?;
+            self.change(TunnelChange::Open(interface))?;
             if let Some((narrow, tunnel_port)) = narrow.zip(self.interfaces.last_mut()) {
                 tunnel_port.restore_pmtu(narrow);
             }
@@ -61,14 +61,14 @@ impl TunnelLane {
         Ok(())
     }
 
-    pub(super) fn portray(&self) -> io::Result<Portrait> {
-        let mut portrait = Portrait { ident: self.ident, ..Portrait::default() };
+    pub(super) fn portray(&self) -> io::Result<TunnelLoopExport> {
+        let mut portrait = TunnelLoopExport { ident: self.ident, ..TunnelLoopExport::default() };
         for tunnel_port in
             self.interfaces.iter().filter(|tunnel_port| !tunnel_port.interface.counts.is_gone())
         {
             if let Some(tun) = copy(tunnel_port.interface.port.as_ref())? {
                 let (route, narrow) = tunnel_port.portray();
-                portrait.interfaces.push(PortrayedInterface { tun, route, narrow });
+                portrait.interfaces.push(ExportedInterface { tun, route, narrow });
             }
         }
         for receive_socket in &self.incoming {

@@ -2,15 +2,15 @@
 //! senders.
 
 use uxfrm_io::wire_packets;
-use uxfrm_packet::{Notes, PacketBuf, Protocol, Segments, SizeClass};
-use uxfrm_tunnel::{BurstPart, Decapsulation, DropReason, Event};
+use uxfrm_packet::{PacketBuf, Protocol, Segments, SizeClass, SliceMeta};
+use uxfrm_tunnel::{BurstPart, Decapsulation, DropReason, PathEvent};
 
 use super::{
-    TunnelLane, drop_tally::DropTally, now, port_of, socket::Incoming, transmit,
+    TunnelLoop, drop_tally::DropTally, now, port_of, socket::ReceivePort, transmit,
     tunnel_port::TunnelPort,
 };
 
-impl TunnelLane {
+impl TunnelLoop {
     /// Decapsulates a received batch.
     pub(super) fn receive(&mut self, socket: usize) {
         let mut batch = std::mem::take(&mut self.batch);
@@ -18,7 +18,7 @@ impl TunnelLane {
             let count = &self.incoming[socket].incoming.counts.received;
             count.add(wire_packets(&packet), packet.len());
             match packet.segments {
-                Segments::Train { .. } => self.receive_burst(packet, socket),
+                Segments::Burst { .. } => self.receive_burst(packet, socket),
                 Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => {
                     self.receive_one(packet, socket);
                 }
@@ -37,7 +37,7 @@ impl TunnelLane {
     }
 
     fn receive_one(&mut self, mut packet: PacketBuf, socket: usize) {
-        let Incoming { source, counts, .. } = &self.incoming[socket].incoming;
+        let ReceivePort { source, counts, .. } = &self.incoming[socket].incoming;
         let (device, tally) = (source.device(), DropTally { all: &self.drops, own: &counts.drops });
         let tunnel = match self.tunnels.receive(&mut packet, device, &self.ports) {
             Ok(Decapsulation::Tunnel(tunnel)) => tunnel,
@@ -66,14 +66,14 @@ impl TunnelLane {
 
     fn receive_burst(&mut self, mut burst: PacketBuf, socket: usize) {
         let Self { tunnels, ports, interfaces, incoming, pool, drops, others, .. } = self;
-        let Incoming { source, counts, .. } = &incoming[socket].incoming;
+        let ReceivePort { source, counts, .. } = &incoming[socket].incoming;
         let (device, tally) = (source.device(), DropTally { all: drops, own: &counts.drops });
         let (path, checksum) = (burst.udp, burst.checksum);
         tunnels.receive_burst(&mut burst, device, ports, |part| match part {
             BurstPart::InnerPacket(inner) => {
                 if let Some(tunnel_port) = port_of(interfaces, inner.tunnel) {
                     tunnel_port.interface.counts.traffic.received.add(1, inner.bytes.len());
-                    let notes: Notes = inner.notes;
+                    let notes: SliceMeta = inner.notes;
                     tunnel_port.coalescer.offer_slice(
                         inner.bytes,
                         notes,
@@ -108,7 +108,7 @@ impl TunnelLane {
             if let Ok(report) = self.tunnels.translate(error.bytes())
                 && let Some(tunnel_port) = port_of(&mut self.interfaces, report.tunnel)
             {
-                if let Event::PathMtu(mtu) = report.event {
+                if let PathEvent::PathMtu(mtu) = report.event {
                     tunnel_port.lower_pmtu(mtu, now());
                 }
                 let told = report.told(error.bytes(), &mut self.pool);

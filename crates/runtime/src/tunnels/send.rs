@@ -2,19 +2,19 @@
 
 use std::net::SocketAddr;
 
-use uxfrm_engine::{Cut, split};
+use uxfrm_engine::{FragmentPlan, split};
 use uxfrm_io::{Port as _, wire_packets};
 use uxfrm_packet::{IpPacket, PacketBuf, SegmentPlan, Segments, SizeClass, Version};
 use uxfrm_tunnel::{DropReason, Outer};
 
 use super::{
-    TunnelLane,
+    TunnelLoop,
     drop_tally::DropTally,
     now, transmit,
-    tunnel_port::{Interface, Route},
+    tunnel_port::{TunnelInterface, TunnelRoute},
 };
 
-impl TunnelLane {
+impl TunnelLoop {
     /// Sends a batch from a TUN.
     pub(super) fn send(&mut self, index: usize) {
         self.interfaces[index].expire_pmtu(now());
@@ -23,7 +23,7 @@ impl TunnelLane {
             match packet.segments {
                 Segments::One => self.send_one(index, packet),
                 Segments::Tcp { .. } | Segments::Udp { .. } => self.send_super(index, packet),
-                Segments::Train { .. } => {
+                Segments::Burst { .. } => {
                     self.tally(index).count(DropReason::OutSuper);
                     self.pool.give(packet);
                 }
@@ -47,7 +47,7 @@ impl TunnelLane {
     /// Sends a super-packet as GSO bursts; `false`, with nothing sent, where it must be segmented.
     fn send_gso_bursts(&mut self, index: usize, packet: &PacketBuf) -> bool {
         let Self { interfaces, outgoing, gso_sockets, bursts, to_network, drops, pool, .. } = self;
-        let Interface { route: Route { tunnel, egress, local }, counts, .. } =
+        let TunnelInterface { route: TunnelRoute { tunnel, egress, local }, counts, .. } =
             &interfaces[index].interface;
         // A refused super-packet is segmented: then each segment is refused, counted and reported.
         let Ok(outer) = tunnel.encapsulate_super(packet, egress, pool, bursts) else {
@@ -90,7 +90,7 @@ impl TunnelLane {
     fn send_one(&mut self, index: usize, mut packet: PacketBuf) {
         let tunnel_port = &mut self.interfaces[index];
         let len = packet.len();
-        let Interface { route: Route { tunnel, egress, local }, counts, .. } =
+        let TunnelInterface { route: TunnelRoute { tunnel, egress, local }, counts, .. } =
             &tunnel_port.interface;
         let made = tunnel.encapsulate(&mut packet, egress).and_then(|outer| {
             let outer = Outer { source: *local, ..outer };
@@ -125,7 +125,8 @@ impl TunnelLane {
                 Version::V4 => (ip.header_len, 9),
                 Version::V6 => (ip.esp_offset, ip.next_header_at),
             };
-            let cut = Cut { version: ip.version, place, next_header_at, mtu, ident: self.ident };
+            let cut =
+                FragmentPlan { version: ip.version, place, next_header_at, mtu, ident: self.ident };
             split(packet.bytes(), &cut, packet.mark, &mut self.pool, to_network);
         }
         self.pool.give(packet);

@@ -6,14 +6,14 @@ use uxfrm_io::Port;
 use uxfrm_packet::{Protocol, Version};
 use uxfrm_tunnel::{
     PortIdentity,
-    counters::{Count, Drops},
+    counters::{Count, TunnelDrops},
 };
 
 /// The sockets towards the network.
 #[derive(Debug)]
-pub struct Sockets {
+pub struct TunnelSockets {
     /// Sockets that tunnels receive from.
-    pub incoming: Vec<Incoming>,
+    pub incoming: Vec<ReceivePort>,
     /// For ICMP errors, as whole packets.
     pub errors: Vec<Box<dyn Port>>,
     /// For whole packets that leave, of IPv4 and of IPv6.
@@ -22,9 +22,9 @@ pub struct Sockets {
 
 /// A receiving socket.
 #[derive(Debug)]
-pub struct Incoming {
+pub struct ReceivePort {
     /// What it receives.
-    pub source: Source,
+    pub source: ReceiveSource,
     /// The socket.
     pub port: Box<dyn Port>,
     /// Counters, for other threads.
@@ -33,7 +33,7 @@ pub struct Incoming {
 
 /// What a socket receives; each source has one socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum ReceiveSource {
     /// Whole packets of a tunnel's protocol.
     Protocol(Version, Protocol),
     /// Datagrams of a receive port, or those of them that come to one address.
@@ -46,17 +46,17 @@ pub struct SocketCounts {
     /// Datagrams or packets, and their bytes, including dropped ones.
     pub received: Count,
     /// Drops among them.
-    pub drops: Drops,
+    pub drops: TunnelDrops,
 }
 
 /// A socket and its poll token.
 #[derive(Debug)]
 pub(super) struct ReceiveSocket {
-    pub(super) incoming: Incoming,
+    pub(super) incoming: ReceivePort,
     pub(super) token: Option<u8>,
 }
 
-impl Source {
+impl ReceiveSource {
     /// Index of the device that its datagrams come through; 0 for any.
     pub(super) const fn device(&self) -> u32 {
         match self {

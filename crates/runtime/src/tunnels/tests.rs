@@ -6,33 +6,33 @@ use std::num::NonZeroU16;
 use uxfrm_io::Memory;
 use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Protocol, Segments, Version};
 use uxfrm_testkit::packets;
-use uxfrm_tunnel::config::{Framing, PathMtuDiscovery, UdpEncap};
-use uxfrm_tunnel::{Config, Kind, Port as FouPort, PortRequest};
+use uxfrm_tunnel::config::{PathMtuDiscovery, UdpEncap, UdpFraming};
+use uxfrm_tunnel::{DecapPort as FouPort, PortRequest, TunnelConfig, TunnelKind};
 
 use super::*;
 
 /// One end, and the far sides of its host, its wire and its ICMP socket.
 struct End {
-    tunnel_loop: TunnelLane,
+    tunnel_loop: TunnelLoop,
     control: TunnelControl,
     host: Memory,
     errors: Memory,
 }
 
-fn config(kind: Kind, framing: Option<Framing>) -> Config {
-    let mut config = Config::new(kind, [192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+fn config(kind: TunnelKind, framing: Option<UdpFraming>) -> TunnelConfig {
+    let mut config = TunnelConfig::new(kind, [192, 0, 2, 1].into(), [192, 0, 2, 2].into());
     config.udp = framing.map(|framing| UdpEncap::new(framing, NonZeroU16::new(5555).unwrap()));
     config
 }
 
-fn turned(config: &Config) -> Config {
-    Config { local: config.remote, remote: config.local, ..config.clone() }
+fn turned(config: &TunnelConfig) -> TunnelConfig {
+    TunnelConfig { local: config.remote, remote: config.local, ..config.clone() }
 }
 
-fn end(config: Config, wire_in: Memory, wire_out: Memory) -> End {
-    let mut ports = Ports::new();
+fn end(config: TunnelConfig, wire_in: Memory, wire_out: Memory) -> End {
+    let mut ports = DecapPorts::new();
     let protocol = config.kind.protocol(Version::V4).0;
-    let kind = if config.udp.is_some_and(|udp| udp.framing == Framing::Gue) { 2 } else { 1 };
+    let kind = if config.udp.is_some_and(|udp| udp.framing == UdpFraming::Gue) { 2 } else { 1 };
     let request = PortRequest { port: 5555, protocol, kind, ..PortRequest::default() };
     ports.add(FouPort::of(&request).unwrap()).unwrap();
     let local = config.local;
@@ -41,24 +41,27 @@ fn end(config: Config, wire_in: Memory, wire_out: Memory) -> End {
     let (near_host, host) = Memory::pair(256);
     let (near_errors, errors) = Memory::pair(16);
     let (unused, _) = Memory::pair(1);
-    let route = Route { tunnel, local, egress: egress((1500, 1400), 1, uxfrm_tunnel::ALL_PORTS) };
-    let interface = Interface { route, port: Box::new(near_host), counts: Arc::default() };
-    let incoming = Incoming {
-        source: Source::Protocol(Version::V4, Protocol(protocol)),
+    let route =
+        TunnelRoute { tunnel, local, egress: egress((1500, 1400), 1, uxfrm_tunnel::ALL_PORTS) };
+    let interface = TunnelInterface { route, port: Box::new(near_host), counts: Arc::default() };
+    let incoming = ReceivePort {
+        source: ReceiveSource::Protocol(Version::V4, Protocol(protocol)),
         port: Box::new(wire_in),
         counts: Arc::default(),
     };
-    let sockets = Sockets {
+    let sockets = TunnelSockets {
         incoming: vec![incoming],
         errors: vec![Box::new(near_errors)],
         outgoing: [Box::new(wire_out), Box::new(unused)],
     };
-    let (mut tunnel_loop, control) = TunnelLane::new(sockets).unwrap();
-    assert!(tunnel_loop.apply(tunnels, ports, vec![Change::Open(interface)]).unwrap().is_empty());
+    let (mut tunnel_loop, control) = TunnelLoop::new(sockets).unwrap();
+    assert!(
+        tunnel_loop.apply(tunnels, ports, vec![TunnelChange::Open(interface)]).unwrap().is_empty()
+    );
     End { tunnel_loop, control, host, errors }
 }
 
-fn pair(config: Config) -> (End, End) {
+fn pair(config: TunnelConfig) -> (End, End) {
     let (left_out, right_in) = Memory::pair(256);
     let (right_out, left_in) = Memory::pair(256);
     let right = end(turned(&config), right_in, right_out);
@@ -69,7 +72,7 @@ fn turn(end: &mut End) {
     turn_of(&mut end.tunnel_loop);
 }
 
-fn turn_of(tunnel_loop: &mut TunnelLane) {
+fn turn_of(tunnel_loop: &mut TunnelLoop) {
     tunnel_loop.waker().wake();
     tunnel_loop.turn().unwrap();
 }
@@ -88,8 +91,8 @@ fn taken(port: &mut Memory) -> Vec<PacketBuf> {
 
 #[test]
 fn tunnel_carries_packets_and_super_packets() {
-    for kind in [Kind::Ipip, Kind::Gre] {
-        for framing in [None, Some(Framing::Fou), Some(Framing::Gue)] {
+    for kind in [TunnelKind::Ipip, TunnelKind::Gre] {
+        for framing in [None, Some(UdpFraming::Fou), Some(UdpFraming::Gue)] {
             let (mut left, mut right) = pair(config(kind, framing));
             let one = packets::udp("10.0.0.1:1", "10.0.0.2:2", b"one");
             let bytes = one.bytes().to_vec();
@@ -115,7 +118,7 @@ fn tunnel_carries_packets_and_super_packets() {
 
 #[test]
 fn unroutable_packet_is_counted_and_answered() {
-    let (mut left, _right) = pair(config(Kind::Ipip, None));
+    let (mut left, _right) = pair(config(TunnelKind::Ipip, None));
     let mut large = packets::udp("10.0.0.1:1", "10.0.0.2:2", &[0; 1500]);
     large.bytes_mut()[6] = 0x40;
     give(&mut left.host, large);
@@ -127,7 +130,7 @@ fn unroutable_packet_is_counted_and_answered() {
     assert_eq!((told.len(), told[0].bytes()[20..22].to_vec()), (1, vec![3, 4]));
     let strange =
         packets::ip([192, 0, 2, 2].into(), [192, 0, 2, 1].into(), Protocol::SCTP, &[1; 40]);
-    let (mut far, mut other) = pair(config(Kind::Ipip, None));
+    let (mut far, mut other) = pair(config(TunnelKind::Ipip, None));
     other.tunnel_loop.to_network[0].push(PacketBuf::from_slice(&strange));
     let sent = other.tunnel_loop.outgoing[0]
         .transmit(&mut other.tunnel_loop.to_network[0], &mut Pool::new());
@@ -140,7 +143,10 @@ fn unroutable_packet_is_counted_and_answered() {
 
 #[test]
 fn large_packet_without_df_leaves_in_fragments() {
-    let off = Config { path_mtu: PathMtuDiscovery::Off, ..config(Kind::Gre, Some(Framing::Fou)) };
+    let off = TunnelConfig {
+        path_mtu: PathMtuDiscovery::Off,
+        ..config(TunnelKind::Gre, Some(UdpFraming::Fou))
+    };
     let (mut left, mut right) = pair(off);
     give(&mut left.host, packets::udp("10.0.0.1:1", "10.0.0.2:2", &[7; 2000]));
     turn(&mut left);
@@ -151,7 +157,7 @@ fn large_packet_without_df_leaves_in_fragments() {
 
 #[test]
 fn icmp_error_lowers_path_mtu_and_reaches_inner_sender() {
-    let (mut left, mut right) = pair(config(Kind::Ipip, Some(Framing::Fou)));
+    let (mut left, mut right) = pair(config(TunnelKind::Ipip, Some(UdpFraming::Fou)));
     give(&mut left.host, packets::udp("10.0.0.1:1", "10.0.0.2:2", &[7; 1200]));
     turn(&mut left);
     let wire = taken_from(right.tunnel_loop.incoming[0].incoming.port.as_mut());
@@ -182,27 +188,35 @@ fn taken_from(port: &mut dyn Port) -> Vec<PacketBuf> {
 
 #[test]
 fn tunnel_changes_apply_while_others_carry_traffic() {
-    let (mut left, mut right) = pair(config(Kind::Ipip, None));
+    let (mut left, mut right) = pair(config(TunnelKind::Ipip, None));
     let (near, mut far) = Memory::pair(16);
-    let altered = Config { ttl: uxfrm_tunnel::config::Octet::Fixed(9), ..config(Kind::Ipip, None) };
+    let altered = TunnelConfig {
+        ttl: uxfrm_tunnel::config::HeaderByte::Fixed(9),
+        ..config(TunnelKind::Ipip, None)
+    };
     let mut tunnels = left.tunnel_loop.tunnels.clone();
     let first = tunnels.change(Tunnel::new("t", altered).unwrap()).unwrap();
-    let gre = tunnels.add(Tunnel::new("u", config(Kind::Gre, None)).unwrap()).unwrap();
-    let route = |tunnel| Route {
+    let gre = tunnels.add(Tunnel::new("u", config(TunnelKind::Gre, None)).unwrap()).unwrap();
+    let route = |tunnel| TunnelRoute {
         tunnel,
         local: [192, 0, 2, 1].into(),
         egress: egress((1500, 1400), 1, uxfrm_tunnel::ALL_PORTS),
     };
-    let second = Interface { port: Box::new(near), route: route(gre), counts: Arc::default() };
-    let again = Incoming {
+    let second =
+        TunnelInterface { port: Box::new(near), route: route(gre), counts: Arc::default() };
+    let again = ReceivePort {
         source: left.tunnel_loop.incoming[0].incoming.source,
         port: Box::new(Memory::pair(1).0),
         counts: Arc::default(),
     };
-    let changes = vec![Change::Alter(route(first)), Change::Open(second), Change::Listen(again)];
-    let (control, ports) = (left.control, Ports::new());
+    let changes = vec![
+        TunnelChange::Replace(route(first)),
+        TunnelChange::Open(second),
+        TunnelChange::Listen(again),
+    ];
+    let (control, ports) = (left.control, DecapPorts::new());
     let orderer = std::thread::spawn(move || {
-        control.order(tunnels.clone(), ports.clone(), changes).unwrap();
+        control.apply(tunnels.clone(), ports.clone(), changes).unwrap();
         control
     });
     while left.tunnel_loop.interfaces.len() < 2 {
@@ -216,10 +230,16 @@ fn tunnel_changes_apply_while_others_carry_traffic() {
     let wire = taken_from(right.tunnel_loop.incoming[0].incoming.port.as_mut());
     let heads: Vec<_> = wire.iter().map(|packet| packet.bytes()[8..10].to_vec()).collect();
     assert_eq!((heads.len(), &heads[0], heads[1][1]), (2, &vec![9, 4], 47));
-    let closed =
-        left.tunnel_loop.apply(Tunnels::new(), Ports::new(), vec![Change::Close("t".to_owned())]);
+    let closed = left.tunnel_loop.apply(
+        Tunnels::new(),
+        DecapPorts::new(),
+        vec![TunnelChange::Close("t".to_owned())],
+    );
     assert_eq!((closed.unwrap().len(), left.tunnel_loop.interfaces.len()), (1, 1));
     turn(&mut right);
     drop(left.tunnel_loop);
-    assert!(matches!(left.control.order(Tunnels::new(), Ports::new(), vec![]), Err(Error::Ended)));
+    assert!(matches!(
+        left.control.apply(Tunnels::new(), DecapPorts::new(), vec![]),
+        Err(Error::Ended)
+    ));
 }

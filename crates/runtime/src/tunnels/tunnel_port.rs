@@ -9,11 +9,11 @@ use std::{
 };
 
 use uxfrm_engine::Moment;
-use uxfrm_io::{NarrowPath, Port};
+use uxfrm_io::{PathMtu, Port};
 use uxfrm_packet::{Batch, Checksum, Coalescer, IpPacket, PacketBuf, Protocol, Segments, Version};
 use uxfrm_tunnel::{
     Egress, Tunnel,
-    counters::{Drops, Traffic},
+    counters::{TunnelDrops, TunnelTraffic},
 };
 
 /// `net.ipv4.route.min_pmtu`.
@@ -25,18 +25,18 @@ pub(super) const PMTU_LIFETIME: u64 = 600_000_000_000;
 
 /// A tunnel's interface.
 #[derive(Debug)]
-pub struct Interface {
+pub struct TunnelInterface {
     /// The TUN; its name is the tunnel's.
     pub port: Box<dyn Port>,
     /// Its tunnel and path.
-    pub route: Route,
+    pub route: TunnelRoute,
     /// Counters, for other threads.
     pub counts: Arc<TunnelCounts>,
 }
 
 /// A path MTU learned from ICMP, below the initial one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Narrow {
+pub struct LearnedPmtu {
     /// Bytes.
     pub path_mtu: usize,
     /// Until when.
@@ -45,7 +45,7 @@ pub struct Narrow {
 
 /// A tunnel and the path to its other end.
 #[derive(Clone, Debug)]
-pub struct Route {
+pub struct TunnelRoute {
     /// The tunnel; its name is the interface's.
     pub tunnel: Arc<Tunnel>,
     /// Our address, if the tunnel does not name it.
@@ -58,10 +58,10 @@ pub struct Route {
 #[derive(Debug, Default)]
 pub struct TunnelCounts {
     /// Inner packets and bytes.
-    pub traffic: Traffic,
+    pub traffic: TunnelTraffic,
     /// Outbound: all drops. Inbound: packets that its TUN refused; the tunnel of other drops is
     /// unknown.
-    pub drops: Drops,
+    pub drops: TunnelDrops,
     gone: AtomicBool,
 }
 
@@ -76,7 +76,7 @@ impl TunnelCounts {
 /// An interface and packets for it.
 #[derive(Debug)]
 pub(super) struct TunnelPort {
-    pub(super) interface: Interface,
+    pub(super) interface: TunnelInterface,
     pub(super) token: Option<u8>,
     pub(super) coalescer: Coalescer,
     pub(super) to_tun: Batch,
@@ -87,21 +87,21 @@ pub(super) struct TunnelPort {
 }
 
 impl TunnelPort {
-    pub(super) fn new(interface: Interface, token: Option<u8>) -> Self {
+    pub(super) fn new(interface: TunnelInterface, token: Option<u8>) -> Self {
         let initial_pmtu = interface.route.egress.path_mtu;
         let (coalescer, to_tun) = (Coalescer::new(), Batch::new());
         Self { interface, token, coalescer, to_tun, initial_pmtu, pmtu_expires: None }
     }
 
     /// The route with its initial path MTU, and the learned one if there is one.
-    pub(super) fn portray(&self) -> (Route, Option<Narrow>) {
+    pub(super) fn portray(&self) -> (TunnelRoute, Option<LearnedPmtu>) {
         let mut route = self.interface.route.clone();
         let path_mtu = std::mem::replace(&mut route.egress.path_mtu, self.initial_pmtu);
-        (route, self.pmtu_expires.map(|until| Narrow { path_mtu, until }))
+        (route, self.pmtu_expires.map(|until| LearnedPmtu { path_mtu, until }))
     }
 
     /// Restores a predecessor's path MTU.
-    pub(super) fn restore_pmtu(&mut self, Narrow { path_mtu, until }: Narrow) {
+    pub(super) fn restore_pmtu(&mut self, LearnedPmtu { path_mtu, until }: LearnedPmtu) {
         self.interface.route.egress.path_mtu = path_mtu.min(self.initial_pmtu);
         self.pmtu_expires = Some(until);
     }
@@ -111,7 +111,7 @@ impl TunnelPort {
     }
 
     /// Replaces its tunnel by another one of the same name.
-    pub(super) fn replace_route(&mut self, route: Route) {
+    pub(super) fn replace_route(&mut self, route: TunnelRoute) {
         self.initial_pmtu = route.egress.path_mtu;
         self.pmtu_expires = None;
         self.interface.route = route;
@@ -154,8 +154,8 @@ impl TunnelPort {
     }
 
     /// Learns the path MTU from a send that the kernel refused.
-    pub(super) fn learn_pmtu(&mut self, narrow: Option<NarrowPath>, now: Moment) {
-        let Some(NarrowPath { to, mtu }) = narrow else { return };
+    pub(super) fn learn_pmtu(&mut self, narrow: Option<PathMtu>, now: Moment) {
+        let Some(PathMtu { to, mtu }) = narrow else { return };
         let remote = self.interface.route.tunnel.config().remote;
         if remote == to || remote.is_unspecified() {
             self.lower_pmtu(mtu, now);

@@ -18,10 +18,10 @@ use uxfrm_engine::{
 use uxfrm_io::{Accepts, Memory, Transmitted};
 use uxfrm_offload::{FunctionId, ModelNic, NicSetup, Nics, Profile};
 use uxfrm_packet::PacketBuf;
-use uxfrm_testkit::{FIRST_SPI, Gateway, Pair, Way, Wrapping, packets};
+use uxfrm_testkit::{FIRST_SPI, IpsecSetup, PairDirection, TestGateway, TestGatewayPair, packets};
 
 use super::*;
-use crate::{DeviceLane, Exit, Turns as _};
+use crate::{DeviceEgress, DeviceLoop, EventLoop as _};
 
 const BYTES: &[u8] = b"nobody else may read this";
 
@@ -65,31 +65,32 @@ impl Port for Ready {
 
 /// The left gateway's worker behind a device, the far ends of its ports, and the right gateway.
 struct Site {
-    worker_loop: Lane,
-    device: DeviceLane,
+    worker_loop: WorkerLoop,
+    device: DeviceLoop,
     host: Memory,
     /// The network's side of the worker.
     wire: Memory,
     /// Output of the device.
     out: Memory,
-    right: Gateway,
+    right: TestGateway,
     pool: Pool,
 }
 
 impl Site {
     fn new(kind: OffloadKind) -> Self {
         let settings = Settings { headers: WireHeaders::UdpSocket, ..Settings::default() };
-        let wrapping = Wrapping { settings, ..Wrapping::tunnel4() };
-        let Pair { mut left, mut right, .. } = Pair::without_states(&wrapping);
+        let wrapping = IpsecSetup { settings, ..IpsecSetup::tunnel4() };
+        let TestGatewayPair { mut left, mut right, .. } = TestGatewayPair::without_sas(&wrapping);
         let profile = Profile::by_name("unlimited").unwrap();
         let nic = ModelNic::new(NicSetup::new(profile, DeviceId(7))).unwrap();
         let (nic, nics) = (Arc::new(Mutex::new(nic)), Nics::default());
-        assert!(nics.plug("nic0", &nic, FunctionId(0)));
+        assert!(nics.add_function("nic0", &nic, FunctionId(0)));
         left.database.set_devices(Box::new(nics.clone()));
-        let device_ports = Bay::new(nics);
-        for (direction, way, spi) in
-            [(Direction::Out, Way::Right, FIRST_SPI), (Direction::In, Way::Left, FIRST_SPI + 1)]
-        {
+        let device_ports = DevicePorts::new(nics);
+        for (direction, way, spi) in [
+            (Direction::Out, PairDirection::LeftToRight, FIRST_SPI),
+            (Direction::In, PairDirection::RightToLeft, FIRST_SPI + 1),
+        ] {
             let offload = Some(Offload { kind, device: "nic0".to_owned(), direction });
             left.add_sa(SaConfig { offload: offload.clone(), ..wrapping.sa(way, spi) });
             right.add_sa(wrapping.sa(way, spi));
@@ -101,20 +102,21 @@ impl Site {
         let (network, out) = Memory::pair(ROOM);
         let other = || Box::new(Memory::pair(1).0);
         let events = Events::new(mpsc::channel().0, Poller::new().unwrap().waker());
-        let wires = Wire::new(near_wire, other(), Vec::new());
-        let worker_loop =
-            Lane::new(near_host, wires, left.worker, events).unwrap().behind(&device_ports);
-        let exit = Exit::Wire(Wire::new(Box::new(network), other(), Vec::new()));
-        let device = DeviceLane::new(&device_ports, nic, vec![DeviceId(7)], exit).unwrap();
+        let wires = WirePorts::new(near_wire, other(), Vec::new());
+        let worker_loop = WorkerLoop::new(near_host, wires, left.worker, events)
+            .unwrap()
+            .with_devices(&device_ports);
+        let exit = DeviceEgress::Wire(WirePorts::new(Box::new(network), other(), Vec::new()));
+        let device = DeviceLoop::new(&device_ports, nic, vec![DeviceId(7)], exit).unwrap();
         Self { worker_loop, device, host, wire, out, right, pool: Pool::new() }
     }
 
     /// Puts a packet into a port, runs worker and device once, and returns the other port's
     /// packets.
-    fn turn(&mut self, into: Side, packet: PacketBuf) -> Vec<PacketBuf> {
+    fn turn(&mut self, into: PortSide, packet: PacketBuf) -> Vec<PacketBuf> {
         let (from, to) = match into {
-            Side::Host => (&mut self.host, &mut self.out),
-            Side::Wire => (&mut self.wire, &mut self.host),
+            PortSide::Host => (&mut self.host, &mut self.out),
+            PortSide::Wire => (&mut self.wire, &mut self.host),
         };
         let mut batch: Batch = std::iter::once(packet).collect();
         assert_eq!(from.transmit(&mut batch, &mut self.pool).packets, 1);
@@ -127,7 +129,7 @@ impl Site {
 }
 
 /// Origin of a packet.
-enum Side {
+enum PortSide {
     Host,
     Wire,
 }
@@ -145,17 +147,17 @@ fn device_encrypts_outbound_and_decrypts_inbound() {
     for kind in [OffloadKind::Packet, OffloadKind::Crypto] {
         let mut site = Site::new(kind);
         for _ in 0..3 {
-            let sealed = site.turn(Side::Host, there());
+            let sealed = site.turn(PortSide::Host, there());
             assert_eq!(sealed.len(), 1, "{kind:?}");
             assert!(!sealed[0].bytes().windows(BYTES.len()).any(|bytes| bytes == BYTES));
             let opened = site.right.inbound(sealed);
             assert_eq!(opened[0].bytes(), there().bytes());
             let sealed = site.right.outbound(vec![back()]).0.remove(0);
             let payload = sealed.bytes().to_vec();
-            let opened = site.turn(Side::Wire, PacketBuf::from_slice(&payload));
+            let opened = site.turn(PortSide::Wire, PacketBuf::from_slice(&payload));
             assert_eq!(opened[0].bytes(), back().bytes());
         }
-        assert!(site.turn(Side::Wire, back()).is_empty(), "plain");
+        assert!(site.turn(PortSide::Wire, back()).is_empty(), "plain");
         assert_eq!(site.worker_loop.worker().drops().of(DropReason::InDeviceUnmarked) > 0, {
             kind == OffloadKind::Packet
         });
@@ -166,7 +168,7 @@ fn device_encrypts_outbound_and_decrypts_inbound() {
 fn packet_for_missing_device_is_dropped() {
     let mut site = Site::new(OffloadKind::Packet);
     site.worker_loop.devices = None;
-    assert!(site.turn(Side::Host, there()).is_empty());
+    assert!(site.turn(PortSide::Host, there()).is_empty());
     assert_eq!(site.worker_loop.worker().drops().of(DropReason::PortRefused), 1);
 }
 
@@ -175,17 +177,17 @@ fn packet_for_missing_device_is_dropped() {
 fn full_device_ring_keeps_burst_without_loss() {
     const BURST: usize = 3000;
     for kind in [OffloadKind::Packet, OffloadKind::Crypto] {
-        for side in [Side::Host, Side::Wire] {
+        for side in [PortSide::Host, PortSide::Wire] {
             let mut site = Site::new(kind);
             let plain = match side {
-                Side::Host => (0..BURST).map(|_| there()).collect(),
-                Side::Wire => site.right.outbound((0..BURST).map(|_| back()).collect()).0,
+                PortSide::Host => (0..BURST).map(|_| there()).collect(),
+                PortSide::Wire => site.right.outbound((0..BURST).map(|_| back()).collect()).0,
             };
-            let burst: Vec<_> = plain.iter().flat_map(uxfrm_testkit::taken_apart).collect();
+            let burst: Vec<_> = plain.iter().flat_map(uxfrm_testkit::split_burst).collect();
             let burst = burst.iter().map(|packet| PacketBuf::from_slice(packet.bytes()));
             let (from, to) = match side {
-                Side::Host => (&mut site.host, &mut site.out),
-                Side::Wire => (&mut site.wire, &mut site.host),
+                PortSide::Host => (&mut site.host, &mut site.out),
+                PortSide::Wire => (&mut site.wire, &mut site.host),
             };
             for some in burst.collect::<Vec<_>>().chunks(uxfrm_packet::BATCH) {
                 let copies = some.iter().map(|packet| PacketBuf::from_slice(packet.bytes()));
@@ -216,10 +218,10 @@ fn full_device_ring_keeps_burst_without_loss() {
     }
 }
 
-fn is_full(worker_loop: &Lane) -> bool {
+fn is_full(worker_loop: &WorkerLoop) -> bool {
     worker_loop.backpressure != Backpressure::default()
 }
 
 fn count(packet: &PacketBuf) -> usize {
-    uxfrm_testkit::taken_apart(packet).len()
+    uxfrm_testkit::split_burst(packet).len()
 }

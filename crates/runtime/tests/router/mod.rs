@@ -4,14 +4,15 @@
 use std::net::IpAddr;
 use std::sync::mpsc;
 
-use uxfrm_engine::{Action, Defaults, HostAddresses};
-use uxfrm_io::rtnetlink::Standing;
+use uxfrm_engine::{Action, DefaultActions, HostAddresses};
+use uxfrm_io::rtnetlink::NeighbourState;
 use uxfrm_io::{Framed, Memory, Port as _, poll::Poller};
 use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Segments, ethernet::MacAddr};
 use uxfrm_runtime::{
-    Answer, Events, Guide, InlineLane, InlinePorts, News, NextHop, Question, Side,
+    Events, Guide, InlineLoop, InlinePorts, NextHop, NextHopRequest, NextHopUpdate, PortSide,
+    ResolvedRoute,
 };
-use uxfrm_testkit::{Pair, Wrapping};
+use uxfrm_testkit::{IpsecSetup, TestGatewayPair};
 
 const NEIGHBOUR: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
 const PORTS: [MacAddr; 2] = [MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2])];
@@ -32,19 +33,19 @@ pub(crate) fn inline(bytes: &[u8]) {
 }
 
 struct Site {
-    lane: InlineLane,
+    lane: InlineLoop,
     host: Memory,
     ports: [Memory; 2],
-    questions: mpsc::Receiver<Question>,
-    news: mpsc::Sender<News>,
+    questions: mpsc::Receiver<NextHopRequest>,
+    news: mpsc::Sender<NextHopUpdate>,
     own: HostAddresses,
     pool: Pool,
 }
 
 impl Site {
     fn new() -> Self {
-        let mut gateway = Pair::new(&Wrapping::tunnel4()).left;
-        let block = Defaults { outbound: Action::Block, ..Defaults::default() };
+        let mut gateway = TestGatewayPair::new(&IpsecSetup::tunnel4()).left;
+        let block = DefaultActions { outbound: Action::Block, ..DefaultActions::default() };
         gateway.database.apply(gateway.now, |change| change.set_defaults(block));
         let own = gateway.worker.settings().addresses.clone();
         let (near_host, host) = Memory::pair(256);
@@ -52,7 +53,7 @@ impl Site {
         let (asked, questions) = mpsc::sync_channel(64);
         let (news, told) = mpsc::channel();
         let waker = Poller::new().expect("a poller").waker();
-        let guide = Guide { questions: asked, waker: waker.clone(), news: told };
+        let guide = Guide { requests: asked, waker: waker.clone(), updates: told };
         let ports = InlinePorts {
             host: Box::new(near_host),
             protected: (Box::new(Framed::new(near)), PORTS[0]),
@@ -61,7 +62,7 @@ impl Site {
             daemons: Vec::new(),
         };
         let events = Events::new(mpsc::channel().0, waker);
-        let lane = InlineLane::new(ports, guide, gateway.worker, events).expect("ports of memory");
+        let lane = InlineLoop::new(ports, guide, gateway.worker, events).expect("ports of memory");
         let ports = [protected, wire];
         Self { lane, host, ports, questions, news, own, pool: Pool::new() }
     }
@@ -117,31 +118,33 @@ impl Site {
     fn answer(&self) {
         for question in self.questions.try_iter() {
             let hop = match question {
-                Question::Use(hop) => hop,
-                Question::Way(destination) => {
+                NextHopRequest::Neighbour(hop) => hop,
+                NextHopRequest::Route(destination) => {
                     let side = side_of(destination);
                     let hop = NextHop { side, address: destination };
                     let source = Some(IpAddr::from([192, 0, 2, 1]));
                     let answer = match self.own.holds(destination) {
-                        true => Answer::Local,
-                        false => Answer::By { hop, mtu: 1500, source },
+                        true => ResolvedRoute::Local,
+                        false => ResolvedRoute::Via { hop, mtu: 1500, source },
                     };
-                    self.news.send(News::Way(destination, answer)).expect("the lane is there");
+                    self.news
+                        .send(NextHopUpdate::Route(destination, answer))
+                        .expect("the lane is there");
                     hop
                 }
             };
-            let standing = Standing::Known(NEIGHBOUR);
-            self.news.send(News::Neighbour(hop, standing)).expect("the lane is there");
+            let standing = NeighbourState::Known(NEIGHBOUR);
+            self.news.send(NextHopUpdate::Neighbour(hop, standing)).expect("the lane is there");
         }
     }
 }
 
-fn side_of(destination: IpAddr) -> Side {
+fn side_of(destination: IpAddr) -> PortSide {
     let is_behind = match destination {
         IpAddr::V4(v4) => v4.octets()[..2] == [10, 1],
         IpAddr::V6(v6) => v6.segments()[..2] == [0xfd00, 1],
     };
-    if is_behind { Side::Protected } else { Side::Wire }
+    if is_behind { PortSide::Protected } else { PortSide::Wire }
 }
 
 /// A frame that left by a port goes from the port to the neighbour, and frames on the wire are ESP.

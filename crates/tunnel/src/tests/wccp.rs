@@ -5,7 +5,7 @@ use super::*;
 /// Cisco's routers send version 1 as IPv4 in GRE, version 2 behind a redirect header of four bytes.
 #[test]
 fn wccp_in_gre_is_ipv4() {
-    let gre = config(Kind::Gre);
+    let gre = config(TunnelKind::Gre);
     let far = turned(&gre);
     let inner = inner(Version::V4);
     let (good, _) = sent(&tunnel(&gre), &inner).unwrap();
@@ -16,7 +16,7 @@ fn wccp_in_gre_is_ipv4() {
         let mut packet = PacketBuf::from_slice(&bytes);
         let len = u16::try_from(bytes.len()).unwrap();
         packet.bytes_mut()[2..4].copy_from_slice(&len.to_be_bytes());
-        received(&far, &Ports::new(), packet)
+        received(&far, &DecapPorts::new(), packet)
     };
     assert_eq!(with(&[], &inner), Ok(inner.clone()));
     assert_eq!(with(&[0x01, 2, 3, 0x45], &inner), Ok(inner.clone()));

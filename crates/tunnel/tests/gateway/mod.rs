@@ -4,10 +4,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 
 use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Pool, UdpPath, Version};
-use uxfrm_tunnel::config::{Carries, Field, Framing, Gre, RemoteOffload, UdpChecksum, UdpEncap};
+use uxfrm_tunnel::config::{
+    CarriedVersions, GreField, GreOptions, RemoteOffload, UdpChecksum, UdpEncap, UdpFraming,
+};
 use uxfrm_tunnel::{
-    ALL_PORTS, Config, Decapsulation, DropReason, Egress, HashSeed, Kind, Outer, Port, PortRequest,
-    Ports, Tunnel, Tunnels,
+    ALL_PORTS, DecapPort, DecapPorts, Decapsulation, DropReason, Egress, HashSeed, Outer,
+    PortRequest, Tunnel, TunnelConfig, TunnelKind, Tunnels,
 };
 
 /// Receive ports: for each protocol of a tunnel, for ESP, for UDP itself, and for GUE.
@@ -17,7 +19,7 @@ pub(crate) const PORTS: [(u16, u8); 7] =
 /// One end of all tunnels.
 pub(crate) struct Gateway {
     pub(crate) tunnels: Tunnels,
-    pub(crate) ports: Ports,
+    pub(crate) ports: DecapPorts,
 }
 
 /// Which end of the tunnels a gateway is.
@@ -92,34 +94,35 @@ fn ends(version: Version, number: usize, end: End) -> [IpAddr; 2] {
 }
 
 /// Each kind without UDP, in FOU and in GUE, some with all GRE options.
-fn configs(end: End) -> Vec<Config> {
+fn configs(end: End) -> Vec<TunnelConfig> {
     let mut configs = Vec::new();
-    for kind in Kind::ALL {
-        for framing in [None, Some(Framing::Fou), Some(Framing::Gue)] {
+    for kind in TunnelKind::ALL {
+        for framing in [None, Some(UdpFraming::Fou), Some(UdpFraming::Gue)] {
             let [local, remote] = ends(kind.outer(), configs.len() + 1, end);
-            let mut config = Config::new(kind, local, remote);
+            let mut config = TunnelConfig::new(kind, local, remote);
             config.udp = framing.map(|framing| in_udp(kind, framing));
             if kind.is_gre() && framing.is_none() {
-                let all = Gre { key: Some(1), sequence: Field::With, checksum: Field::With };
+                let all =
+                    GreOptions { key: Some(1), sequence: GreField::With, checksum: GreField::With };
                 (config.input, config.output) = (all, all);
             }
-            if kind == Kind::Sit {
-                config.carries = Carries::Both;
+            if kind == TunnelKind::Sit {
+                config.carries = CarriedVersions::Both;
             }
             configs.push(config);
         }
     }
-    let any = Config::any(Version::V4);
-    configs.push(Config::new(Kind::Sit, any, any));
+    let any = TunnelConfig::any(Version::V4);
+    configs.push(TunnelConfig::new(TunnelKind::Sit, any, any));
     configs
 }
 
-fn in_udp(kind: Kind, framing: Framing) -> UdpEncap {
+fn in_udp(kind: TunnelKind, framing: UdpFraming) -> UdpEncap {
     let (port, remote_checksum) = match (framing, kind) {
-        (Framing::Gue, _) => (5600, RemoteOffload::On),
-        (Framing::Fou, Kind::Gre | Kind::Ip6gre) => (5547, RemoteOffload::Off),
-        (Framing::Fou, Kind::Ipip) => (5504, RemoteOffload::Off),
-        (Framing::Fou, Kind::Sit | Kind::Ip6tnl) => (5541, RemoteOffload::Off),
+        (UdpFraming::Gue, _) => (5600, RemoteOffload::On),
+        (UdpFraming::Fou, TunnelKind::Gre | TunnelKind::Ip6gre) => (5547, RemoteOffload::Off),
+        (UdpFraming::Fou, TunnelKind::Ipip) => (5504, RemoteOffload::Off),
+        (UdpFraming::Fou, TunnelKind::Sit | TunnelKind::Ip6tnl) => (5541, RemoteOffload::Off),
     };
     UdpEncap {
         remote_checksum,
@@ -128,8 +131,8 @@ fn in_udp(kind: Kind, framing: Framing) -> UdpEncap {
     }
 }
 
-fn ports() -> Ports {
-    let mut ports = Ports::new();
+fn ports() -> DecapPorts {
+    let mut ports = DecapPorts::new();
     for family in [2, 10] {
         for (port, protocol) in PORTS {
             let request = PortRequest {
@@ -140,7 +143,7 @@ fn ports() -> Ports {
                 remcsum_nopartial: port == 5601,
                 ..PortRequest::default()
             };
-            ports.add(Port::of(&request).expect("can be")).expect("is another");
+            ports.add(DecapPort::of(&request).expect("can be")).expect("is another");
         }
     }
     ports

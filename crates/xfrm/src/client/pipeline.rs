@@ -9,8 +9,8 @@ use nix::{
     sys::socket::{MsgFlags, send, setsockopt, sockopt},
 };
 use uxfrm_netlink::{
-    Flags, Messages, Refusal,
-    client::{Reply, Request},
+    NetlinkError, NetlinkFlags, NetlinkMessages,
+    client::{NetlinkRequest, ReplyStatus},
 };
 use zeroize::{Zeroize as _, Zeroizing};
 
@@ -49,7 +49,7 @@ pub struct Pipeline<T> {
     on_refusal: OnRefusal,
     /// Of the datagrams on their way, oldest first.
     sent: VecDeque<Vec<(u32, T)>>,
-    refused: Vec<(T, Refusal)>,
+    refused: Vec<(T, NetlinkError)>,
 }
 
 impl<T: Copy> Pipeline<T> {
@@ -77,13 +77,13 @@ impl<T: Copy> Pipeline<T> {
     pub fn push(
         &mut self,
         connection: &mut Connection,
-        mut request: Request,
+        mut request: NetlinkRequest,
         tag: T,
     ) -> Result<(), Error> {
         let seq = connection.next_number();
         request.number(seq);
         if self.on_refusal == OnRefusal::Stop {
-            request.ask(Flags::CHAINED);
+            request.ask(NetlinkFlags::CHAINED);
         }
         self.last = self.datagram.len();
         self.datagram.extend_from_slice(request.bytes());
@@ -110,7 +110,7 @@ impl<T: Copy> Pipeline<T> {
     }
 
     /// The refusals so far, in the order of the requests.
-    pub fn refusals(&mut self) -> impl Iterator<Item = (T, Refusal)> + use<'_, T> {
+    pub fn refusals(&mut self) -> impl Iterator<Item = (T, NetlinkError)> + use<'_, T> {
         self.refused.drain(..)
     }
 
@@ -160,18 +160,18 @@ impl<T: Copy> Pipeline<T> {
     /// Takes one datagram of answers.
     fn receive(&mut self, connection: &mut Connection) -> Result<(), Error> {
         let len = connection.receive()?;
-        for message in Messages::of(&connection.buffer[..len]) {
+        for message in NetlinkMessages::of(&connection.buffer[..len]) {
             let Some(oldest) = self.sent.front() else { return Err(Error::Unexpected) };
             let seq = message.header.seq;
             let Some(&(_, tag)) = oldest.iter().find(|(number, _)| *number == seq) else {
                 continue;
             };
             let is_last = oldest.last().is_some_and(|(number, _)| *number == seq);
-            match Reply::of(&message) {
-                Reply::Refused(refusal) if refusal == Refusal::CHAIN_BROKEN => {}
-                Reply::Refused(refusal) => self.refused.push((tag, refusal)),
-                Reply::Done { .. } => {}
-                Reply::Content | Reply::Broken => return Err(Error::Unexpected),
+            match ReplyStatus::of(&message) {
+                ReplyStatus::Refused(refusal) if refusal == NetlinkError::CHAIN_BROKEN => {}
+                ReplyStatus::Refused(refusal) => self.refused.push((tag, refusal)),
+                ReplyStatus::Done { .. } => {}
+                ReplyStatus::Content | ReplyStatus::Broken => return Err(Error::Unexpected),
             }
             if is_last {
                 self.sent.pop_front();

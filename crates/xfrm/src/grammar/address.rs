@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use uxfrm_engine::{Family, Prefix};
 
 use super::{
-    cursor::{Cursor, Fault},
+    cursor::{Cursor, SyntaxError},
     error::Error,
     lexer::Word,
     number::Number,
@@ -66,19 +66,19 @@ impl Pair {
 
 impl<'l, 'a> Ends<'l, 'a> {
     /// The value behind `src`.
-    pub(super) fn source(&mut self, cursor: &mut Cursor<'l, 'a>) -> Result<(), Fault> {
+    pub(super) fn source(&mut self, cursor: &mut Cursor<'l, 'a>) -> Result<(), SyntaxError> {
         self.source = Some(parse_prefix(cursor)?);
         Ok(())
     }
 
     /// The value behind `dst`.
-    pub(super) fn destination(&mut self, cursor: &mut Cursor<'l, 'a>) -> Result<(), Fault> {
+    pub(super) fn destination(&mut self, cursor: &mut Cursor<'l, 'a>) -> Result<(), SyntaxError> {
         self.destination = Some(parse_prefix(cursor)?);
         Ok(())
     }
 
     /// Both addresses in one family: an address's, else the preferred one.
-    pub(super) fn pair(&self, cursor: &Cursor<'l, 'a>) -> Result<Pair, Fault> {
+    pub(super) fn pair(&self, cursor: &Cursor<'l, 'a>) -> Result<Pair, SyntaxError> {
         let family_of =
             |end: &Option<(Address, &Word<'a>)>| end.and_then(|(address, _)| address.family());
         let (source, destination) = (family_of(&self.source), family_of(&self.destination));
@@ -108,7 +108,9 @@ impl<'l, 'a> Ends<'l, 'a> {
     }
 }
 
-fn parse_prefix<'l, 'a>(cursor: &mut Cursor<'l, 'a>) -> Result<(Address, &'l Word<'a>), Fault> {
+fn parse_prefix<'l, 'a>(
+    cursor: &mut Cursor<'l, 'a>,
+) -> Result<(Address, &'l Word<'a>), SyntaxError> {
     let word = cursor.value()?;
     match read_prefix(word.text()).filter(|address| fits(*address, cursor.family)) {
         Some(address) => Ok((address, word)),
@@ -120,11 +122,11 @@ fn parse_prefix<'l, 'a>(cursor: &mut Cursor<'l, 'a>) -> Result<(Address, &'l Wor
 pub(super) fn parse_address(
     cursor: &mut Cursor<'_, '_>,
     part: (&'static str, &'static str),
-) -> Result<Option<IpAddr>, Fault> {
+) -> Result<Option<IpAddr>, SyntaxError> {
     let word = cursor.operand(part.0, part.1)?;
     match word.text() {
         "any" | "all" | "default" => Ok(None),
-        text => read_address(text).map(Some).ok_or_else(|| Fault {
+        text => read_address(text).map(Some).ok_or_else(|| SyntaxError {
             at: word.at,
             error: Error::Address {
                 family: "any valid",
@@ -136,7 +138,7 @@ pub(super) fn parse_address(
 }
 
 /// The value behind `coa`: `ADDR[/PLEN]`, of which the address counts.
-pub(super) fn parse_care_of(cursor: &mut Cursor<'_, '_>) -> Result<IpAddr, Fault> {
+pub(super) fn parse_care_of(cursor: &mut Cursor<'_, '_>) -> Result<IpAddr, SyntaxError> {
     let (address, word) = parse_prefix(cursor)?;
     match (address, cursor.family) {
         (Address::Prefix(prefix), _) => Ok(prefix.address()),
@@ -154,13 +156,13 @@ fn fits(address: Address, preferred: Option<Family>) -> bool {
     }
 }
 
-fn prefix_expected(cursor: &Cursor<'_, '_>, word: &Word<'_>) -> Fault {
+fn prefix_expected(cursor: &Cursor<'_, '_>, word: &Word<'_>) -> SyntaxError {
     let family = match cursor.family {
         None => "any valid",
         Some(Family::V4) => "inet",
         Some(Family::V6) => "inet6",
     };
-    Fault {
+    SyntaxError {
         at: word.at,
         error: Error::Address { family, kind: "prefix", word: cursor.shown(word) },
     }

@@ -8,13 +8,13 @@ use uxfrm_engine::SaProtocol;
 use zeroize::Zeroizing;
 
 use super::{
-    cursor::{Cursor, Fault},
+    cursor::{Cursor, SyntaxError},
     error::{Error, Position},
     keyword::AlgorithmKind,
     lexer::Word,
     protocol,
-    secret::Shown,
-    state::Part,
+    secret::RedactedWord,
+    state::StateClause,
 };
 
 /// iproute2's buffer.
@@ -43,8 +43,8 @@ impl Algorithm {
 
     /// The name as an error may show it: as a length alone if it may be a key, however short.
     #[must_use]
-    pub fn shown_name(&self) -> Shown {
-        Shown::name(&self.name)
+    pub fn shown_name(&self) -> RedactedWord {
+        RedactedWord::name(&self.name)
     }
 
     /// Bits of the key.
@@ -64,9 +64,9 @@ impl fmt::Debug for Algorithm {
 pub(super) fn parse(
     kind: AlgorithmKind,
     word: &Word<'_>,
-    parts: &[Part],
+    parts: &[StateClause],
     cursor: &mut Cursor<'_, '_>,
-) -> Result<Algorithm, Fault> {
+) -> Result<Algorithm, SyntaxError> {
     if is_taken(kind, parts) {
         return Err(cursor.duplicate("ALGO-TYPE", word));
     }
@@ -89,14 +89,14 @@ pub(super) fn parse(
 }
 
 /// The algorithms among the parts of a state.
-pub fn algorithms(parts: &[Part]) -> impl Iterator<Item = &Algorithm> {
+pub fn algorithms(parts: &[StateClause]) -> impl Iterator<Item = &Algorithm> {
     parts.iter().filter_map(|part| match part {
-        Part::Algorithm(algorithm) => Some(algorithm),
-        Part::Encap(_) | Part::CareOf(_) | Part::Context(_) => None,
+        StateClause::Algorithm(algorithm) => Some(algorithm),
+        StateClause::Encap(_) | StateClause::CareOf(_) | StateClause::Context(_) => None,
     })
 }
 
-fn is_taken(kind: AlgorithmKind, parts: &[Part]) -> bool {
+fn is_taken(kind: AlgorithmKind, parts: &[StateClause]) -> bool {
     let excluded: &[AlgorithmKind] = match kind {
         AlgorithmKind::Aead => &[
             AlgorithmKind::Aead,
@@ -114,7 +114,7 @@ fn is_taken(kind: AlgorithmKind, parts: &[Part]) -> bool {
 }
 
 /// Whether the algorithms are those that the protocol wants (`ip/xfrm_state.c: xfrm_state_modify`).
-pub(super) fn check(parts: &[Part], protocol: SaProtocol) -> Result<(), String> {
+pub(super) fn check(parts: &[StateClause], protocol: SaProtocol) -> Result<(), String> {
     let has = |kinds: &[AlgorithmKind]| algorithms(parts).any(|one| kinds.contains(&one.kind));
     let (encrypts, authenticates, compresses) = (
         has(&[AlgorithmKind::Enc, AlgorithmKind::Aead]),
@@ -153,12 +153,15 @@ pub(super) fn check(parts: &[Part], protocol: SaProtocol) -> Result<(), String> 
     }
 }
 
-fn parse_key(cursor: &mut Cursor<'_, '_>, keyword: &'static str) -> Result<KeyMaterial, Fault> {
+fn parse_key(
+    cursor: &mut Cursor<'_, '_>,
+    keyword: &'static str,
+) -> Result<KeyMaterial, SyntaxError> {
     let word = cursor.operand(keyword, "ALGO-KEYMAT")?;
-    read_key(word.text()).map_err(|what| Fault {
+    read_key(word.text()).map_err(|what| SyntaxError {
         at: word.at,
         error: Error::Wrong {
-            word: Shown::key(word.text()),
+            word: RedactedWord::key(word.text()),
             what: what.to_owned(),
             expected: format!(
                 "0x and hexadecimal digits, or characters; {LONGEST_KEY} bytes at the most"

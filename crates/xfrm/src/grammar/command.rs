@@ -8,13 +8,13 @@ use uxfrm_engine::{
 
 use super::{
     filter::{PolicyFilter, StateFilter},
-    policy::PolicyWords,
-    state::StateWords,
+    policy::PolicyArgs,
+    state::StateArgs,
 };
 
 /// One line. `S` and `P` are whole states and policies: as written, or what a reader made of them.
 #[derive(Debug)]
-pub enum Command<S = Box<StateWords>, P = Box<PolicyWords>> {
+pub enum XfrmCommand<S = Box<StateArgs>, P = Box<PolicyArgs>> {
     /// `state add`
     StateAdd(S),
     /// `state update`
@@ -78,7 +78,7 @@ pub enum Command<S = Box<StateWords>, P = Box<PolicyWords>> {
     GetDefault,
 }
 
-impl<S, P> Command<S, P> {
+impl<S, P> XfrmCommand<S, P> {
     /// The same command with its state or policy made into something else.
     ///
     /// # Errors
@@ -87,31 +87,31 @@ impl<S, P> Command<S, P> {
         self,
         state: impl FnOnce(S) -> Result<T, E>,
         policy: impl FnOnce(P) -> Result<Q, E>,
-    ) -> Result<Command<T, Q>, E> {
+    ) -> Result<XfrmCommand<T, Q>, E> {
         Ok(match self {
-            Self::StateAdd(words) => Command::StateAdd(state(words)?),
-            Self::StateUpdate(words) => Command::StateUpdate(state(words)?),
-            Self::PolicyAdd(words) => Command::PolicyAdd(policy(words)?),
-            Self::PolicyUpdate(words) => Command::PolicyUpdate(policy(words)?),
-            Self::StateAllocSpi(request) => Command::StateAllocSpi(request),
-            Self::StateDelete(key) => Command::StateDelete(key),
-            Self::StateGet(key) => Command::StateGet(key),
-            Self::StateDeleteAll(filter) => Command::StateDeleteAll(filter),
-            Self::StateList(filter) => Command::StateList(filter),
-            Self::StateListWithoutKeys(filter) => Command::StateListWithoutKeys(filter),
-            Self::StateFlush { protocol } => Command::StateFlush { protocol },
-            Self::StateCount => Command::StateCount,
-            Self::PolicyDelete(key) => Command::PolicyDelete(key),
-            Self::PolicyGet(key) => Command::PolicyGet(key),
-            Self::PolicyDeleteAll(filter) => Command::PolicyDeleteAll(filter),
-            Self::PolicyList(filter) => Command::PolicyList(filter),
-            Self::PolicyFlush { kind } => Command::PolicyFlush { kind },
-            Self::PolicyCount => Command::PolicyCount,
-            Self::SetHthresh { v4, v6 } => Command::SetHthresh { v4, v6 },
+            Self::StateAdd(words) => XfrmCommand::StateAdd(state(words)?),
+            Self::StateUpdate(words) => XfrmCommand::StateUpdate(state(words)?),
+            Self::PolicyAdd(words) => XfrmCommand::PolicyAdd(policy(words)?),
+            Self::PolicyUpdate(words) => XfrmCommand::PolicyUpdate(policy(words)?),
+            Self::StateAllocSpi(request) => XfrmCommand::StateAllocSpi(request),
+            Self::StateDelete(key) => XfrmCommand::StateDelete(key),
+            Self::StateGet(key) => XfrmCommand::StateGet(key),
+            Self::StateDeleteAll(filter) => XfrmCommand::StateDeleteAll(filter),
+            Self::StateList(filter) => XfrmCommand::StateList(filter),
+            Self::StateListWithoutKeys(filter) => XfrmCommand::StateListWithoutKeys(filter),
+            Self::StateFlush { protocol } => XfrmCommand::StateFlush { protocol },
+            Self::StateCount => XfrmCommand::StateCount,
+            Self::PolicyDelete(key) => XfrmCommand::PolicyDelete(key),
+            Self::PolicyGet(key) => XfrmCommand::PolicyGet(key),
+            Self::PolicyDeleteAll(filter) => XfrmCommand::PolicyDeleteAll(filter),
+            Self::PolicyList(filter) => XfrmCommand::PolicyList(filter),
+            Self::PolicyFlush { kind } => XfrmCommand::PolicyFlush { kind },
+            Self::PolicyCount => XfrmCommand::PolicyCount,
+            Self::SetHthresh { v4, v6 } => XfrmCommand::SetHthresh { v4, v6 },
             Self::SetDefault { inbound, forward, outbound } => {
-                Command::SetDefault { inbound, forward, outbound }
+                XfrmCommand::SetDefault { inbound, forward, outbound }
             }
-            Self::GetDefault => Command::GetDefault,
+            Self::GetDefault => XfrmCommand::GetDefault,
         })
     }
 }
@@ -120,7 +120,7 @@ impl<S, P> Command<S, P> {
 #[derive(Debug)]
 pub enum Line {
     /// For the databases.
-    Command(Command),
+    Command(XfrmCommand),
     /// `monitor`
     Monitor(Monitor),
     /// `help`

@@ -7,12 +7,12 @@ use super::{
     keyword::{Entry, Table},
     lexer::Word,
     number::Number,
-    secret::Shown,
+    secret::RedactedWord,
 };
 
 /// What is wrong with a line, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
+pub struct SyntaxError {
     /// Where.
     pub at: Position,
     /// What.
@@ -63,12 +63,12 @@ impl<'l, 'a> Cursor<'l, 'a> {
     }
 
     /// Takes the next word, which has to be of the table.
-    pub(super) fn exactly<T: Copy>(&mut self, table: &Table<T>) -> Result<T, Fault> {
+    pub(super) fn exactly<T: Copy>(&mut self, table: &Table<T>) -> Result<T, SyntaxError> {
         self.keyword(table).ok_or_else(|| self.unknown(&table.words()))
     }
 
     /// Takes the next word as a table's word or abbreviation; the first match counts.
-    pub(super) fn abbreviated<T: Copy>(&mut self, table: &Table<T>) -> Result<T, Fault> {
+    pub(super) fn abbreviated<T: Copy>(&mut self, table: &Table<T>) -> Result<T, SyntaxError> {
         let entry = self.peek().and_then(|word| table.abbreviated(word.text()));
         match entry {
             Some(entry) => Ok(self.take(entry)),
@@ -83,7 +83,7 @@ impl<'l, 'a> Cursor<'l, 'a> {
     }
 
     /// The value behind the last keyword.
-    pub(super) fn value(&mut self) -> Result<&'l Word<'a>, Fault> {
+    pub(super) fn value(&mut self) -> Result<&'l Word<'a>, SyntaxError> {
         let (keyword, takes) = self.keyword;
         self.operand(keyword, takes)
     }
@@ -93,32 +93,36 @@ impl<'l, 'a> Cursor<'l, 'a> {
         &mut self,
         keyword: &'static str,
         takes: &'static str,
-    ) -> Result<&'l Word<'a>, Fault> {
+    ) -> Result<&'l Word<'a>, SyntaxError> {
         self.keyword = (keyword, takes);
         let Some(word) = self.peek() else {
-            let error = Error::Incomplete { after: Shown::word(keyword), takes: takes.to_owned() };
-            return Err(Fault { at: self.last_place(), error });
+            let error =
+                Error::Incomplete { after: RedactedWord::word(keyword), takes: takes.to_owned() };
+            return Err(SyntaxError { at: self.last_place(), error });
         };
         self.next += 1;
         Ok(word)
     }
 
     /// The value behind the last keyword, one of a table.
-    pub(super) fn choice<T: Copy>(&mut self, table: &Table<T>) -> Result<T, Fault> {
+    pub(super) fn choice<T: Copy>(&mut self, table: &Table<T>) -> Result<T, SyntaxError> {
         let word = self.value()?;
         let found = table.exact(word.text());
         found.map(|entry| entry.meaning).ok_or_else(|| self.wrong(word, one_of(&table.words())))
     }
 
     /// Like [`Self::choice`]; the beginning of a word will do.
-    pub(super) fn abbreviated_choice<T: Copy>(&mut self, table: &Table<T>) -> Result<T, Fault> {
+    pub(super) fn abbreviated_choice<T: Copy>(
+        &mut self,
+        table: &Table<T>,
+    ) -> Result<T, SyntaxError> {
         let word = self.value()?;
         let found = table.abbreviated(word.text());
         found.map(|entry| entry.meaning).ok_or_else(|| self.wrong(word, one_of(&table.words())))
     }
 
     /// The value behind the last keyword, a number.
-    pub(super) fn number<N: Number>(&mut self) -> Result<N, Fault> {
+    pub(super) fn number<N: Number>(&mut self) -> Result<N, SyntaxError> {
         let word = self.value()?;
         N::read(word.text()).ok_or_else(|| self.wrong(word, N::expected()))
     }
@@ -128,7 +132,7 @@ impl<'l, 'a> Cursor<'l, 'a> {
         &mut self,
         keyword: &'static str,
         part: &'static str,
-    ) -> Result<N, Fault> {
+    ) -> Result<N, SyntaxError> {
         let word = self.operand(keyword, part)?;
         N::read(word.text()).ok_or_else(|| self.wrong(word, N::expected()))
     }
@@ -139,32 +143,36 @@ impl<'l, 'a> Cursor<'l, 'a> {
     }
 
     /// A word as an error may show it.
-    pub(super) fn shown(&self, word: &Word<'_>) -> Shown {
-        if self.behind_key { Shown::behind_key(word.text()) } else { Shown::word(word.text()) }
+    pub(super) fn shown(&self, word: &Word<'_>) -> RedactedWord {
+        if self.behind_key {
+            RedactedWord::behind_key(word.text())
+        } else {
+            RedactedWord::word(word.text())
+        }
     }
 
     /// `word` is no value for the last keyword.
-    pub(super) fn wrong(&self, word: &Word<'_>, expected: impl Into<String>) -> Fault {
+    pub(super) fn wrong(&self, word: &Word<'_>, expected: impl Into<String>) -> SyntaxError {
         let what = format!("{} value is invalid", self.keyword.1);
         let error = Error::Wrong { word: self.shown(word), what, expected: expected.into() };
-        Fault { at: word.at, error }
+        SyntaxError { at: word.at, error }
     }
 
     /// The next word does not belong here, or there is none where one has to be.
-    pub(super) fn unknown(&self, expected: &[&'static str]) -> Fault {
+    pub(super) fn unknown(&self, expected: &[&'static str]) -> SyntaxError {
         match self.peek() {
-            Some(word) => Fault {
+            Some(word) => SyntaxError {
                 at: word.at,
                 error: Error::Unknown { word: self.shown(word), expected: expected.to_vec() },
             },
-            None => Fault {
+            None => SyntaxError {
                 at: self.last_place(),
                 error: Error::Incomplete {
                     after: self
                         .next
                         .checked_sub(1)
                         .and_then(|last| self.words.get(last))
-                        .map_or_else(|| Shown::word(""), |word| self.shown(word)),
+                        .map_or_else(|| RedactedWord::word(""), |word| self.shown(word)),
                     takes: one_of(expected),
                 },
             },
@@ -172,23 +180,23 @@ impl<'l, 'a> Cursor<'l, 'a> {
     }
 
     /// iproute2's `invarg("unknown")`: the word is one of ours and may not stand here.
-    pub(super) fn misplaced(&self, word: &Word<'_>, what: &'static str) -> Fault {
-        Fault { at: word.at, error: Error::Misplaced { word: self.shown(word), what } }
+    pub(super) fn misplaced(&self, word: &Word<'_>, what: &'static str) -> SyntaxError {
+        SyntaxError { at: word.at, error: Error::Misplaced { word: self.shown(word), what } }
     }
 
     /// `word` begins `part` a second time.
-    pub(super) fn duplicate(&self, part: &'static str, word: &Word<'_>) -> Fault {
-        Fault { at: word.at, error: Error::Duplicate { part, word: self.shown(word) } }
+    pub(super) fn duplicate(&self, part: &'static str, word: &Word<'_>) -> SyntaxError {
+        SyntaxError { at: word.at, error: Error::Duplicate { part, word: self.shown(word) } }
     }
 
     /// `part` is not there.
-    pub(super) fn required(&self, part: &'static str) -> Fault {
-        Fault { at: self.last_place(), error: Error::Required(part) }
+    pub(super) fn required(&self, part: &'static str) -> SyntaxError {
+        SyntaxError { at: self.last_place(), error: Error::Required(part) }
     }
 
     /// What was read does not go together.
-    pub(super) fn refuse(&self, rule: impl Into<String>) -> Fault {
-        Fault { at: self.last_place(), error: Error::Rule(rule.into()) }
+    pub(super) fn refuse(&self, rule: impl Into<String>) -> SyntaxError {
+        SyntaxError { at: self.last_place(), error: Error::Rule(rule.into()) }
     }
 
     /// Where the last word that was taken begins.

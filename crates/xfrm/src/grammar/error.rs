@@ -1,6 +1,6 @@
 //! What can be wrong with a line, in iproute2's words where it has some; and where.
 
-use super::secret::Shown;
+use super::secret::RedactedWord;
 
 /// A place in a text; both count from 1, columns in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub enum Error {
     #[error("{word} is unknown; expected {}", one_of(.expected))]
     Unknown {
         /// The word.
-        word: Shown,
+        word: RedactedWord,
         /// The words that do.
         expected: Vec<&'static str>,
     },
@@ -27,7 +27,7 @@ pub enum Error {
     #[error("argument {word} is wrong: {what}; expected {expected}")]
     Wrong {
         /// The value.
-        word: Shown,
+        word: RedactedWord,
         /// What is wrong with it.
         what: String,
         /// What would be right.
@@ -37,7 +37,7 @@ pub enum Error {
     #[error("argument {word} is wrong: {what}")]
     Misplaced {
         /// The word.
-        word: Shown,
+        word: RedactedWord,
         /// What is wrong with it.
         what: &'static str,
     },
@@ -49,13 +49,13 @@ pub enum Error {
         /// `address` or `prefix`.
         kind: &'static str,
         /// The value.
-        word: Shown,
+        word: RedactedWord,
     },
     /// The line ends where a value or word has to come.
     #[error("command line is not complete: {after} takes {takes}")]
     Incomplete {
         /// The last word understood.
-        after: Shown,
+        after: RedactedWord,
         /// What has to come behind it.
         takes: String,
     },
@@ -68,7 +68,7 @@ pub enum Error {
         /// The part.
         part: &'static str,
         /// The second one.
-        word: Shown,
+        word: RedactedWord,
     },
     /// Parts that don't go together.
     #[error("{0}")]

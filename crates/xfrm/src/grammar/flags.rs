@@ -3,14 +3,14 @@
 use bitflags::Flags;
 
 use super::{
-    cursor::{Cursor, Fault},
+    cursor::{Cursor, SyntaxError},
     error::one_of,
     keyword::Table,
     number::Number,
 };
 
 /// Behind `flag` or `extra-flag`: one name or more, or all bits as a hexadecimal number.
-pub(super) fn parse<N, F>(cursor: &mut Cursor<'_, '_>, table: &Table<F>) -> Result<F, Fault>
+pub(super) fn parse<N, F>(cursor: &mut Cursor<'_, '_>, table: &Table<F>) -> Result<F, SyntaxError>
 where
     N: Number,
     F: Flags<Bits = N> + Copy,

@@ -6,7 +6,7 @@ use uxfrm_engine::{Family, SaId, SaProtocol, Spi};
 
 use super::{
     address::{Ends, Pair},
-    cursor::{Cursor, Fault},
+    cursor::{Cursor, SyntaxError},
     keyword::{ID, IdWord},
     protocol,
 };
@@ -32,7 +32,7 @@ impl Id {
         self,
         cursor: &Cursor<'_, '_>,
         default: Option<Family>,
-    ) -> Result<FullId, Fault> {
+    ) -> Result<FullId, SyntaxError> {
         let protocol = self.protocol.ok_or_else(|| cursor.required("XFRM-PROTO"))?;
         let family = self.ends.family.or(default).unwrap_or(Family::V4);
         Ok(FullId {
@@ -52,7 +52,7 @@ pub(super) fn begins(cursor: &Cursor<'_, '_>) -> bool {
 }
 
 /// The ID that begins here (`ip/ipxfrm.c: xfrm_id_parse`, loose).
-pub(super) fn parse(cursor: &mut Cursor<'_, '_>) -> Result<Id, Fault> {
+pub(super) fn parse(cursor: &mut Cursor<'_, '_>) -> Result<Id, SyntaxError> {
     let mut ends = Ends::default();
     let mut id = Id::default();
     while let Some(word) = cursor.keyword(&ID) {
@@ -68,7 +68,7 @@ pub(super) fn parse(cursor: &mut Cursor<'_, '_>) -> Result<Id, Fault> {
     Ok(id)
 }
 
-fn check_spi(id: &Id, cursor: &Cursor<'_, '_>) -> Result<(), Fault> {
+fn check_spi(id: &Id, cursor: &Cursor<'_, '_>) -> Result<(), SyntaxError> {
     let (Some(protocol), Some(Spi(spi @ 1..))) = (id.protocol, id.spi) else { return Ok(()) };
     let name = protocol::ipsec_name(protocol);
     match protocol {

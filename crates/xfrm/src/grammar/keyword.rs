@@ -4,8 +4,8 @@
 mod meaning;
 
 use uxfrm_engine::{
-    Action, Direction, Family, Level, Mode, OffloadKind, PolicyFlags, PolicyKind, SaExtraFlags,
-    SaFlags, SaProtocol, UdpEncapKind,
+    Action, Direction, Family, Mode, OffloadKind, PolicyFlags, PolicyKind, SaExtraFlags, SaFlags,
+    SaProtocol, TemplateLevel, UdpEncapKind,
 };
 
 pub use self::meaning::AlgorithmKind;
@@ -405,9 +405,9 @@ TEMPLATE: TemplateWord {
     "level" "LEVEL" => TemplateWord::Level,
 } }
 
-table! { LEVELS: Level {
-    "required" => Level::Required,
-    "use" => Level::Use,
+table! { LEVELS: TemplateLevel {
+    "required" => TemplateLevel::Required,
+    "use" => TemplateLevel::Use,
 } }
 
 table! {

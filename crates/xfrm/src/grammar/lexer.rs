@@ -3,9 +3,9 @@
 use zeroize::Zeroizing;
 
 use super::{
-    cursor::Fault,
+    cursor::SyntaxError,
     error::{Error, Position},
-    secret::Shown,
+    secret::RedactedWord,
 };
 
 /// A word and where it begins.
@@ -43,12 +43,12 @@ impl<'a> Word<'a> {
     }
 
     /// The fault of a shell variable that nobody expanded.
-    pub(super) fn unexpanded(&self) -> Option<Fault> {
+    pub(super) fn unexpanded(&self) -> Option<SyntaxError> {
         if self.quote == Some('\'') {
             return None;
         }
         let name = variable_in(self.text())?;
-        Some(Fault {
+        Some(SyntaxError {
             at: self.at,
             error: Error::Rule(format!(
                 "shell variables are not expanded here ({name}); single quotes keep the \"$\""
@@ -102,7 +102,7 @@ impl<'a> Lines<'a> {
     }
 
     /// Skips a backslash at the end of a line, and blanks between them.
-    fn skip_continuation(&mut self) -> Result<bool, Fault> {
+    fn skip_continuation(&mut self) -> Result<bool, SyntaxError> {
         let Some(behind) = self.rest().strip_prefix('\\') else { return Ok(false) };
         if !behind.trim_start_matches(is_blank).starts_with('\n') {
             return Ok(false);
@@ -112,13 +112,13 @@ impl<'a> Lines<'a> {
         self.advance('\n');
         if self.rest().is_empty() {
             let error = Error::Rule("missing continuation line".to_owned());
-            return Err(Fault { at: backslash, error });
+            return Err(SyntaxError { at: backslash, error });
         }
         Ok(true)
     }
 
     /// The words up to the end of the line; none for a blank one.
-    fn line(&mut self) -> Result<Vec<Word<'a>>, Fault> {
+    fn line(&mut self) -> Result<Vec<Word<'a>>, SyntaxError> {
         let mut words = Vec::new();
         loop {
             self.skip_while(is_blank);
@@ -138,7 +138,7 @@ impl<'a> Lines<'a> {
         }
     }
 
-    fn quoted(&mut self, quote: char) -> Result<Word<'a>, Fault> {
+    fn quoted(&mut self, quote: char) -> Result<Word<'a>, SyntaxError> {
         let at = self.at;
         self.advance(quote);
         let mut pieces = Pieces::from(self.next);
@@ -151,7 +151,7 @@ impl<'a> Lines<'a> {
             match self.peek() {
                 None | Some('\n') => {
                     let error = Error::Rule("unterminated quoted string".to_owned());
-                    return Err(Fault { at, error });
+                    return Err(SyntaxError { at, error });
                 }
                 Some(c) if c == quote => break,
                 Some(c) => self.advance(c),
@@ -161,12 +161,12 @@ impl<'a> Lines<'a> {
         self.advance(quote);
         if self.peek().is_some_and(|c| !is_blank(c) && !matches!(c, '\n' | '\\')) {
             let error = Error::Rule("a blank has to follow the closing quote".to_owned());
-            return Err(Fault { at: self.at, error });
+            return Err(SyntaxError { at: self.at, error });
         }
         Ok(Word { text, quote: Some(quote), at })
     }
 
-    fn bare(&mut self) -> Result<Word<'a>, Fault> {
+    fn bare(&mut self) -> Result<Word<'a>, SyntaxError> {
         let at = self.at;
         let mut pieces = Pieces::from(self.next);
         loop {
@@ -178,7 +178,7 @@ impl<'a> Lines<'a> {
             }
             match self.peek() {
                 None | Some('\n') => break,
-                Some('#') => return Err(Fault { at: self.at, error: hash_in_word() }),
+                Some('#') => return Err(SyntaxError { at: self.at, error: hash_in_word() }),
                 Some(c) if is_blank(c) => break,
                 Some(c) => self.advance(c),
             }
@@ -188,7 +188,7 @@ impl<'a> Lines<'a> {
 }
 
 impl<'a> Iterator for Lines<'a> {
-    type Item = Result<Vec<Word<'a>>, Fault>;
+    type Item = Result<Vec<Word<'a>>, SyntaxError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         while self.next < self.text.len() {
@@ -243,7 +243,7 @@ fn hash_in_word() -> Error {
 }
 
 /// `$NAME`, `${NAME}` or `$(…)` in a text, as far as it is a name.
-fn variable_in(text: &str) -> Option<Shown> {
+fn variable_in(text: &str) -> Option<RedactedWord> {
     text.match_indices('$').find_map(|(place, _)| {
         let behind = text.get(place + 1..)?;
         let name = behind.strip_prefix(['{', '(']).unwrap_or(behind);
@@ -254,7 +254,7 @@ fn variable_in(text: &str) -> Option<Shown> {
         }
         // All of the word, or it may be an ASCII key with a `$` in it.
         let whole = place == 0 && behind.trim_matches(['{', '}', '(', ')']).len() == end;
-        Some(if whole { Shown::behind_key(name) } else { Shown::key(text) })
+        Some(if whole { RedactedWord::behind_key(name) } else { RedactedWord::key(text) })
     })
 }
 

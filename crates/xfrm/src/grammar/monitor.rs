@@ -2,13 +2,13 @@
 
 use super::{
     command::{Line, Monitor, Topic},
-    cursor::{Cursor, Fault},
+    cursor::{Cursor, SyntaxError},
     keyword::{MONITOR, MonitorWord},
     lexer::Word,
 };
 
 /// Behind `monitor`.
-pub(super) fn parse(cursor: &mut Cursor<'_, '_>) -> Result<Line, Fault> {
+pub(super) fn parse(cursor: &mut Cursor<'_, '_>) -> Result<Line, SyntaxError> {
     let mut monitor = Monitor::default();
     while let Some(word) = cursor.peek() {
         // `nokeys` and `all` are not abbreviated: `a` is `all-nsid`.
@@ -28,7 +28,7 @@ pub(super) fn parse(cursor: &mut Cursor<'_, '_>) -> Result<Line, Fault> {
     Ok(Line::Monitor(monitor))
 }
 
-fn abbreviated(word: &Word<'_>, cursor: &mut Cursor<'_, '_>) -> Result<MonitorWord, Fault> {
+fn abbreviated(word: &Word<'_>, cursor: &mut Cursor<'_, '_>) -> Result<MonitorWord, SyntaxError> {
     let meaning = cursor.abbreviated(&MONITOR)?;
     if matches!(meaning, MonitorWord::NoKeys) {
         return Err(cursor.misplaced(word, "unknown; \"nokeys\" has no abbreviation"));

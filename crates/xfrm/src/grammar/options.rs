@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use uxfrm_engine::Family;
 
 use super::{
-    cursor::{Cursor, Fault},
+    cursor::{Cursor, SyntaxError},
     keyword::{FAMILIES, OPTIONS, ProgramOption},
     literal,
 };
@@ -51,7 +51,7 @@ pub enum Timestamps {
 
 /// The options of a command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct CliOptions {
     /// How answers are shown.
     pub style: Style,
     /// `-batch`: `-` is standard input.
@@ -70,12 +70,12 @@ pub struct Options {
     pretty: bool,
 }
 
-impl Options {
+impl CliOptions {
     /// Reads the options at the beginning of `words`; and how many words they are.
     ///
     /// # Errors
     /// An option that there is not, or without its value.
-    pub fn parse<S: AsRef<str>>(words: &[S]) -> Result<(Self, usize), Fault> {
+    pub fn parse<S: AsRef<str>>(words: &[S]) -> Result<(Self, usize), SyntaxError> {
         // As iproute2: `--stats` is `-stats`.
         let single = |word: &S| {
             let word = word.as_ref();
@@ -100,7 +100,7 @@ impl Options {
     }
 
     /// Takes one option; how many words it was.
-    fn take(&mut self, cursor: &mut Cursor<'_, '_>) -> Result<usize, Fault> {
+    fn take(&mut self, cursor: &mut Cursor<'_, '_>) -> Result<usize, SyntaxError> {
         let style = &mut self.style;
         match cursor.abbreviated(&OPTIONS)? {
             ProgramOption::Inet => style.family = Some(Family::V4),
@@ -138,9 +138,9 @@ impl Options {
 mod tests {
     use super::*;
 
-    fn read(line: &str) -> (Options, usize) {
+    fn read(line: &str) -> (CliOptions, usize) {
         let words: Vec<&str> = line.split(' ').collect();
-        Options::parse(&words).unwrap()
+        CliOptions::parse(&words).unwrap()
     }
 
     #[test]
@@ -162,6 +162,6 @@ mod tests {
         let (options, words) = read("-force -batch - ");
         assert_eq!((options.force, options.batch, words), (true, Some("-".into()), 3));
         assert_eq!(read("-- state").1, 1);
-        assert!(Options::parse(&["-x"]).is_err() && Options::parse(&["-batch"]).is_err());
+        assert!(CliOptions::parse(&["-x"]).is_err() && CliOptions::parse(&["-batch"]).is_err());
     }
 }

@@ -4,10 +4,10 @@ mod config;
 
 use uxfrm_engine::{Action, Family, IfId, Mark, PolicyIndex, Priority};
 
-pub use self::config::PolicyWords;
+pub use self::config::PolicyArgs;
 use super::{
-    command::{Command, Hthresh, Line, PolicyKey, PolicyTarget, Topic},
-    cursor::{Cursor, Fault},
+    command::{Hthresh, Line, PolicyKey, PolicyTarget, Topic, XfrmCommand},
+    cursor::{Cursor, SyntaxError},
     error::one_of,
     filter::PolicyFilter,
     flags,
@@ -20,22 +20,22 @@ use super::{
 };
 
 /// Behind `policy`: without a command it is `list`.
-pub(super) fn parse(cursor: &mut Cursor<'_, '_>) -> Result<Line, Fault> {
+pub(super) fn parse(cursor: &mut Cursor<'_, '_>) -> Result<Line, SyntaxError> {
     if cursor.is_at_end() {
-        return Ok(Line::Command(Command::PolicyList(parse_filter(cursor)?)));
+        return Ok(Line::Command(XfrmCommand::PolicyList(parse_filter(cursor)?)));
     }
     Ok(Line::Command(match cursor.abbreviated(&POLICY_COMMANDS)? {
-        PolicyCommand::Add => Command::PolicyAdd(config::parse(cursor)?),
-        PolicyCommand::Update => Command::PolicyUpdate(config::parse(cursor)?),
-        PolicyCommand::Delete => Command::PolicyDelete(parse_key(cursor)?),
-        PolicyCommand::Get => Command::PolicyGet(parse_key(cursor)?),
-        PolicyCommand::DeleteAll => Command::PolicyDeleteAll(parse_filter(cursor)?),
-        PolicyCommand::List => Command::PolicyList(parse_filter(cursor)?),
+        PolicyCommand::Add => XfrmCommand::PolicyAdd(config::parse(cursor)?),
+        PolicyCommand::Update => XfrmCommand::PolicyUpdate(config::parse(cursor)?),
+        PolicyCommand::Delete => XfrmCommand::PolicyDelete(parse_key(cursor)?),
+        PolicyCommand::Get => XfrmCommand::PolicyGet(parse_key(cursor)?),
+        PolicyCommand::DeleteAll => XfrmCommand::PolicyDeleteAll(parse_filter(cursor)?),
+        PolicyCommand::List => XfrmCommand::PolicyList(parse_filter(cursor)?),
         PolicyCommand::Flush => parse_flush(cursor)?,
-        PolicyCommand::Count => Command::PolicyCount,
+        PolicyCommand::Count => XfrmCommand::PolicyCount,
         PolicyCommand::Set => parse_thresholds(cursor)?,
         PolicyCommand::SetDefault => parse_defaults(cursor)?,
-        PolicyCommand::GetDefault => Command::GetDefault,
+        PolicyCommand::GetDefault => XfrmCommand::GetDefault,
         PolicyCommand::Help => return Ok(Line::Help(Topic::Policy)),
     }))
 }
@@ -45,7 +45,7 @@ const NO_DIRECTION: &str = "Not enough information: DIR is required";
 
 /// `{ delete | get } { SELECTOR | index INDEX } dir DIR [ctx CTX] [mark MARK [mask MASK]]
 /// [ptype PTYPE] [if_id IF_ID]`
-fn parse_key(cursor: &mut Cursor<'_, '_>) -> Result<PolicyKey, Fault> {
+fn parse_key(cursor: &mut Cursor<'_, '_>) -> Result<PolicyKey, SyntaxError> {
     let (mut direction, mut index, mut kind, mut selector) = (None, None, None, None);
     let (mut mark, mut if_id, mut context) = (Mark::default(), None, None);
     while let Some(word) = cursor.peek() {
@@ -96,7 +96,7 @@ fn parse_key(cursor: &mut Cursor<'_, '_>) -> Result<PolicyKey, Fault> {
 
 /// `{ deleteall | list } [nosock] [SELECTOR] [dir DIR] [index INDEX] [ptype PTYPE]
 /// [action ACTION] …`
-fn parse_filter(cursor: &mut Cursor<'_, '_>) -> Result<PolicyFilter, Fault> {
+fn parse_filter(cursor: &mut Cursor<'_, '_>) -> Result<PolicyFilter, SyntaxError> {
     let mut filter = PolicyFilter::default();
     filter.selector.family = cursor.family;
     let mut has_selector = false;
@@ -127,7 +127,7 @@ fn parse_filter(cursor: &mut Cursor<'_, '_>) -> Result<PolicyFilter, Fault> {
 }
 
 /// `flush [ptype PTYPE]`
-fn parse_flush(cursor: &mut Cursor<'_, '_>) -> Result<Command, Fault> {
+fn parse_flush(cursor: &mut Cursor<'_, '_>) -> Result<XfrmCommand, SyntaxError> {
     let mut kind = None;
     while let Some(word) = cursor.peek() {
         cursor.exactly(&FLUSH_POLICIES)?;
@@ -136,11 +136,11 @@ fn parse_flush(cursor: &mut Cursor<'_, '_>) -> Result<Command, Fault> {
         }
         kind = Some(cursor.choice(&POLICY_KINDS)?);
     }
-    Ok(Command::PolicyFlush { kind })
+    Ok(XfrmCommand::PolicyFlush { kind })
 }
 
 /// `set [hthresh4 LBITS RBITS] [hthresh6 LBITS RBITS]`
-fn parse_thresholds(cursor: &mut Cursor<'_, '_>) -> Result<Command, Fault> {
+fn parse_thresholds(cursor: &mut Cursor<'_, '_>) -> Result<XfrmCommand, SyntaxError> {
     let (mut v4, mut v6) = (None, None);
     while let Some(word) = cursor.peek() {
         let family = cursor.exactly(&THRESHOLDS)?;
@@ -156,14 +156,14 @@ fn parse_thresholds(cursor: &mut Cursor<'_, '_>) -> Result<Command, Fault> {
             remote: parse_bits(cursor, (keyword, "RBITS"), family)?,
         });
     }
-    Ok(Command::SetHthresh { v4, v6 })
+    Ok(XfrmCommand::SetHthresh { v4, v6 })
 }
 
 fn parse_bits(
     cursor: &mut Cursor<'_, '_>,
     part: (&'static str, &'static str),
     family: Family,
-) -> Result<u8, Fault> {
+) -> Result<u8, SyntaxError> {
     let place = cursor.peek();
     let bits = cursor.number_operand(part.0, part.1)?;
     match place {
@@ -175,7 +175,7 @@ fn parse_bits(
 }
 
 /// `setdefault DIR ACTION [DIR ACTION] [DIR ACTION]`
-fn parse_defaults(cursor: &mut Cursor<'_, '_>) -> Result<Command, Fault> {
+fn parse_defaults(cursor: &mut Cursor<'_, '_>) -> Result<XfrmCommand, SyntaxError> {
     let (mut inbound, mut forward, mut outbound): (Option<Action>, _, _) = (None, None, None);
     while let Some(word) = cursor.peek() {
         let (slot, keyword) = match cursor.exactly(&POLICY_DEFAULTS)? {
@@ -191,5 +191,5 @@ fn parse_defaults(cursor: &mut Cursor<'_, '_>) -> Result<Command, Fault> {
     if inbound.or(forward).or(outbound).is_none() {
         return Err(cursor.refuse(format!("DIR is required: {}", one_of(&POLICY_DEFAULTS.words()))));
     }
-    Ok(Command::SetDefault { inbound, forward, outbound })
+    Ok(XfrmCommand::SetDefault { inbound, forward, outbound })
 }

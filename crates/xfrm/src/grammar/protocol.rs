@@ -3,14 +3,14 @@
 use uxfrm_engine::SaProtocol;
 
 use super::{
-    cursor::{Cursor, Fault},
+    cursor::{Cursor, SyntaxError},
     error::one_of,
     keyword::PROTOCOLS,
     number::Number,
 };
 
 /// The value behind `proto` in an ID: a name, or its IP protocol number.
-pub(super) fn parse_ipsec(cursor: &mut Cursor<'_, '_>) -> Result<SaProtocol, Fault> {
+pub(super) fn parse_ipsec(cursor: &mut Cursor<'_, '_>) -> Result<SaProtocol, SyntaxError> {
     let word = cursor.value()?;
     let by_name = PROTOCOLS.exact(word.text()).map(|entry| entry.meaning);
     by_name
@@ -43,7 +43,7 @@ pub(super) fn ipsec_name(protocol: SaProtocol) -> &'static str {
 }
 
 /// The value behind `proto` in a selector: `any`, a name of `/etc/protocols`, or a number.
-pub(super) fn parse_upper(cursor: &mut Cursor<'_, '_>) -> Result<u8, Fault> {
+pub(super) fn parse_upper(cursor: &mut Cursor<'_, '_>) -> Result<u8, SyntaxError> {
     let word = cursor.value()?;
     match word.text() {
         "any" => Ok(0),

@@ -6,7 +6,7 @@ use super::keyword::{AEADS, AUTHS, CIPHERS};
 
 /// A word as an error shows it: quoted, or only its length where it may be a misplaced key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shown(Form);
+pub struct RedactedWord(Form);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Form {
@@ -19,7 +19,7 @@ const LONGEST_KEYWORD: usize = 14;
 /// `0x` and a 64-bit number: no number is longer.
 const LONGEST_NUMBER: usize = 18;
 
-impl Shown {
+impl RedactedWord {
     /// A word before any key of its line: shown unless it is long and looks like key material.
     pub(super) fn word(text: &str) -> Self {
         if text.chars().count() <= LONGEST_NUMBER || !is_hexadecimal(text) {
@@ -60,7 +60,7 @@ impl Shown {
     }
 }
 
-impl fmt::Display for Shown {
+impl fmt::Display for RedactedWord {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Form::Plain(text) => write!(out, "\"{}\"", text.escape_debug()),
@@ -100,19 +100,21 @@ mod tests {
     #[test]
     fn misplaced_key_is_not_shown() {
         for key in ["1234567890123456dcba", "0x1c0cf2bb72ce67ba245b593076dfb27a", "se cret"] {
-            assert!(!Shown::behind_key(key).to_string().contains(key), "{key}");
+            assert!(!RedactedWord::behind_key(key).to_string().contains(key), "{key}");
         }
-        assert!(!Shown::word("1c0cf2bb72ce67ba245b593076dfb27a").to_string().contains("1c0c"));
-        assert!(!Shown::key("x").to_string().contains('x'));
+        assert!(
+            !RedactedWord::word("1c0cf2bb72ce67ba245b593076dfb27a").to_string().contains("1c0c")
+        );
+        assert!(!RedactedWord::key("x").to_string().contains('x'));
     }
 
     #[test]
     fn short_key_in_place_of_a_name_is_not_shown() {
         for key in ["secret", "deadbeef", "10.0.0.1", "0x11", "a:b", "pass(word"] {
-            assert!(!Shown::name(key).to_string().contains(key), "{key}");
+            assert!(!RedactedWord::name(key).to_string().contains(key), "{key}");
         }
         for name in ["rfc4106(gcm(aes))", "hmac(sha256)", "cbc(nothing)"] {
-            assert_eq!(Shown::name(name).to_string(), format!("\"{name}\""));
+            assert_eq!(RedactedWord::name(name).to_string(), format!("\"{name}\""));
         }
     }
 
@@ -121,8 +123,8 @@ mod tests {
         for word in
             ["replay-oseq-hi", "10.0.0.300/24", "rfc7539esp(chacha20,poly1305)", "2001:db8::1"]
         {
-            assert_eq!(Shown::behind_key(word).to_string(), format!("\"{word}\""));
+            assert_eq!(RedactedWord::behind_key(word).to_string(), format!("\"{word}\""));
         }
-        assert_eq!(Shown::word("0xffffffffffffffff").to_string(), "\"0xffffffffffffffff\"");
+        assert_eq!(RedactedWord::word("0xffffffffffffffff").to_string(), "\"0xffffffffffffffff\"");
     }
 }

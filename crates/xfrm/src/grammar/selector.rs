@@ -5,7 +5,7 @@ use uxfrm_engine::{Family, PortMask, Prefix, Selector};
 
 use super::{
     address::{Ends, Pair, read_ipv4},
-    cursor::{Cursor, Fault},
+    cursor::{Cursor, SyntaxError},
     keyword::{SELECTOR, SelectorWord, UPPER, UpperWord, words_of},
     number::Number,
     protocol::{self, DCCP, GRE, ICMP, ICMPV6, MOBILITY_HEADER, SCTP, TCP, UDP},
@@ -73,12 +73,12 @@ pub(super) fn begins(cursor: &Cursor<'_, '_>) -> bool {
 }
 
 /// The next word is none of a selector's.
-pub(super) fn expected(cursor: &Cursor<'_, '_>) -> Fault {
+pub(super) fn expected(cursor: &Cursor<'_, '_>) -> SyntaxError {
     cursor.unknown(&words_of!(SELECTOR, UPPER))
 }
 
 /// The selector that begins here (`ip/ipxfrm.c: xfrm_selector_parse`).
-pub(super) fn parse(cursor: &mut Cursor<'_, '_>) -> Result<SelectorFilter, Fault> {
+pub(super) fn parse(cursor: &mut Cursor<'_, '_>) -> Result<SelectorFilter, SyntaxError> {
     let mut selector = SelectorFilter::default();
     let mut ends = Ends::default();
     let mut upper = Upper::default();
@@ -96,7 +96,7 @@ pub(super) fn parse(cursor: &mut Cursor<'_, '_>) -> Result<SelectorFilter, Fault
 }
 
 /// The value behind `dev`: `none`, a name that this host knows, or `if` and an index.
-fn parse_device(cursor: &mut Cursor<'_, '_>) -> Result<u32, Fault> {
+fn parse_device(cursor: &mut Cursor<'_, '_>) -> Result<u32, SyntaxError> {
     let word = cursor.value()?;
     match word.text() {
         "none" => Ok(0),
@@ -120,7 +120,7 @@ impl Upper {
         &mut self,
         cursor: &mut Cursor<'_, '_>,
         selector: &mut SelectorFilter,
-    ) -> Result<bool, Fault> {
+    ) -> Result<bool, SyntaxError> {
         while let Some(word) = cursor.keyword(&UPPER) {
             self.named.push(word);
             match word {
@@ -142,7 +142,7 @@ impl Upper {
         Ok(!self.named.is_empty())
     }
 
-    fn check(&self, protocol: u8, cursor: &Cursor<'_, '_>) -> Result<(), Fault> {
+    fn check(&self, protocol: u8, cursor: &Cursor<'_, '_>) -> Result<(), SyntaxError> {
         for word in &self.named {
             let (fits, words) = match word {
                 UpperWord::Protocol => (true, ""),
@@ -175,7 +175,7 @@ fn octet(number: u8) -> PortMask {
 }
 
 /// Upper and lower half of a GRE key.
-fn parse_key(cursor: &mut Cursor<'_, '_>) -> Result<[u16; 2], Fault> {
+fn parse_key(cursor: &mut Cursor<'_, '_>) -> Result<[u16; 2], SyntaxError> {
     let word = cursor.value()?;
     let text = word.text();
     let key = if text.contains('.') { read_ipv4(text).map(u32::from) } else { u32::read(text) };

@@ -4,10 +4,10 @@ mod config;
 
 use uxfrm_engine::{Mark, Mode, Reqid, SaProtocol, Spi};
 
-pub use self::config::{EncapWords, Part, ReplayWords, StateWords};
+pub use self::config::{EncapArgs, ReplayArgs, StateArgs, StateClause};
 use super::{
-    command::{Command, Line, SpiRequest, StateKey, Topic},
-    cursor::{Cursor, Fault},
+    command::{Line, SpiRequest, StateKey, Topic, XfrmCommand},
+    cursor::{Cursor, SyntaxError},
     filter::StateFilter,
     id,
     keyword::{
@@ -18,30 +18,30 @@ use super::{
 };
 
 /// Behind `state`: without a command it is `list`.
-pub(super) fn parse(cursor: &mut Cursor<'_, '_>) -> Result<Line, Fault> {
+pub(super) fn parse(cursor: &mut Cursor<'_, '_>) -> Result<Line, SyntaxError> {
     if cursor.is_at_end() {
         let filter = StateFilter { family: cursor.family, ..Default::default() };
-        return Ok(Line::Command(Command::StateList(filter)));
+        return Ok(Line::Command(XfrmCommand::StateList(filter)));
     }
     Ok(Line::Command(match cursor.abbreviated(&STATE_COMMANDS)? {
-        StateCommand::Add => Command::StateAdd(config::parse(cursor)?),
-        StateCommand::Update => Command::StateUpdate(config::parse(cursor)?),
-        StateCommand::AllocSpi => Command::StateAllocSpi(parse_spi_request(cursor)?),
-        StateCommand::Delete => Command::StateDelete(parse_key(cursor)?),
-        StateCommand::Get => Command::StateGet(parse_key(cursor)?),
-        StateCommand::DeleteAll => Command::StateDeleteAll(parse_filter(cursor)?.0),
+        StateCommand::Add => XfrmCommand::StateAdd(config::parse(cursor)?),
+        StateCommand::Update => XfrmCommand::StateUpdate(config::parse(cursor)?),
+        StateCommand::AllocSpi => XfrmCommand::StateAllocSpi(parse_spi_request(cursor)?),
+        StateCommand::Delete => XfrmCommand::StateDelete(parse_key(cursor)?),
+        StateCommand::Get => XfrmCommand::StateGet(parse_key(cursor)?),
+        StateCommand::DeleteAll => XfrmCommand::StateDeleteAll(parse_filter(cursor)?.0),
         StateCommand::List => match parse_filter(cursor)? {
-            (filter, Keys::Shown) => Command::StateList(filter),
-            (filter, Keys::Hidden) => Command::StateListWithoutKeys(filter),
+            (filter, Keys::Shown) => XfrmCommand::StateList(filter),
+            (filter, Keys::Hidden) => XfrmCommand::StateListWithoutKeys(filter),
         },
         StateCommand::Flush => parse_flush(cursor)?,
-        StateCommand::Count => Command::StateCount,
+        StateCommand::Count => XfrmCommand::StateCount,
         StateCommand::Help => return Ok(Line::Help(Topic::State)),
     }))
 }
 
 /// `{ delete | get } ID [mark MARK [mask MASK]]`
-fn parse_key(cursor: &mut Cursor<'_, '_>) -> Result<StateKey, Fault> {
+fn parse_key(cursor: &mut Cursor<'_, '_>) -> Result<StateKey, SyntaxError> {
     let mut id = None;
     let mut mark = Mark::default();
     while let Some(word) = cursor.peek() {
@@ -66,7 +66,7 @@ const NO_ID: &str = "Not enough information: ID is required";
 
 /// `allocspi ID [mode MODE] [mark MARK [mask MASK]] [reqid REQID] [dir DIR] [seq SEQ]
 /// [min SPI max SPI] [pcpu-num CPUNUM]`
-fn parse_spi_request(cursor: &mut Cursor<'_, '_>) -> Result<SpiRequest, Fault> {
+fn parse_spi_request(cursor: &mut Cursor<'_, '_>) -> Result<SpiRequest, SyntaxError> {
     let (mut id, mut min, mut max, mut direction, mut pcpu) = (None, None, None, None, None);
     let (mut mode, mut reqid, mut acquire_seq, mut mark) =
         (Mode::Transport, Reqid::default(), 0, Mark::default());
@@ -104,7 +104,7 @@ fn spi_range(
     range: (Option<u32>, Option<u32>),
     protocol: SaProtocol,
     cursor: &Cursor<'_, '_>,
-) -> Result<(u32, u32), Fault> {
+) -> Result<(u32, u32), SyntaxError> {
     match range {
         (Some(min), Some(max)) if min > max => {
             Err(cursor.refuse("value after \"min\" is larger than value after \"max\""))
@@ -124,7 +124,7 @@ enum Keys {
 }
 
 /// `{ deleteall | list } [nokeys] [ID] [mode MODE] [reqid REQID] [flag FLAG-LIST]`
-fn parse_filter(cursor: &mut Cursor<'_, '_>) -> Result<(StateFilter, Keys), Fault> {
+fn parse_filter(cursor: &mut Cursor<'_, '_>) -> Result<(StateFilter, Keys), SyntaxError> {
     let mut filter = StateFilter { family: cursor.family, ..Default::default() };
     let mut keys = Keys::Shown;
     let mut has_id = false;
@@ -154,7 +154,7 @@ fn parse_filter(cursor: &mut Cursor<'_, '_>) -> Result<(StateFilter, Keys), Faul
 }
 
 /// `flush [proto XFRM-PROTO]`
-fn parse_flush(cursor: &mut Cursor<'_, '_>) -> Result<Command, Fault> {
+fn parse_flush(cursor: &mut Cursor<'_, '_>) -> Result<XfrmCommand, SyntaxError> {
     let mut protocol = None;
     while let Some(word) = cursor.peek() {
         cursor.exactly(&FLUSH_STATES)?;
@@ -163,10 +163,10 @@ fn parse_flush(cursor: &mut Cursor<'_, '_>) -> Result<Command, Fault> {
         }
         protocol = Some(protocol::parse_ipsec(cursor)?);
     }
-    Ok(Command::StateFlush { protocol })
+    Ok(XfrmCommand::StateFlush { protocol })
 }
 
 /// All bits set is no CPU.
-fn parse_pcpu(cursor: &mut Cursor<'_, '_>) -> Result<Option<u32>, Fault> {
+fn parse_pcpu(cursor: &mut Cursor<'_, '_>) -> Result<Option<u32>, SyntaxError> {
     Ok(Some(cursor.number()?).filter(|number| *number != u32::MAX))
 }

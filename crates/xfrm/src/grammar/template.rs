@@ -2,17 +2,17 @@
 
 use std::net::IpAddr;
 
-use uxfrm_engine::{Family, Level, Mode, Reqid, SaProtocol, Spi};
+use uxfrm_engine::{Family, Mode, Reqid, SaProtocol, Spi, TemplateLevel};
 
 use super::{
-    cursor::{Cursor, Fault},
+    cursor::{Cursor, SyntaxError},
     id::{self, Id},
     keyword::{ID, LEVELS, MODES, TEMPLATE, TemplateWord, words_of},
 };
 
 /// A template whose family may default to the policy's, which may come later in the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TemplateWords {
+pub struct TemplateArgs {
     /// `src`
     pub source: Option<IpAddr>,
     /// `dst`
@@ -28,14 +28,14 @@ pub struct TemplateWords {
     /// `reqid`
     pub reqid: Reqid,
     /// `level`
-    pub level: Level,
+    pub level: TemplateLevel,
 }
 
 /// Behind `tmpl`: up to a word of no template, or a second ID (`ip/xfrm_policy.c:
 /// xfrm_tmpl_parse`).
-pub(super) fn parse(cursor: &mut Cursor<'_, '_>) -> Result<TemplateWords, Fault> {
+pub(super) fn parse(cursor: &mut Cursor<'_, '_>) -> Result<TemplateArgs, SyntaxError> {
     let (mut id, mut mode, mut reqid, mut level) =
-        (None, Mode::Transport, Reqid::default(), Level::Required);
+        (None, Mode::Transport, Reqid::default(), TemplateLevel::Required);
     let preferred = cursor.family;
     if !begins(cursor) {
         return Err(cursor.unknown(&words_of!(ID, TEMPLATE)));
@@ -56,7 +56,7 @@ pub(super) fn parse(cursor: &mut Cursor<'_, '_>) -> Result<TemplateWords, Fault>
         }
     }
     let id: Id = id.unwrap_or_default();
-    Ok(TemplateWords {
+    Ok(TemplateArgs {
         source: id.ends.source.map(|prefix| prefix.address()),
         destination: id.ends.destination.map(|prefix| prefix.address()),
         family: id.ends.family.or(preferred),

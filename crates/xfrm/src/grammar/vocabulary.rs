@@ -1,7 +1,7 @@
 //! Keyword tables as lists of words by place. Help, completion and manual use them, so none lacks a
 //! word that the parser takes.
 
-use uxfrm_cli_grammar::Phrase;
+use uxfrm_cli_grammar::WordAndValue;
 
 use super::keyword::{
     ACTIONS, AEADS, AUTHS, CIPHERS, DEFAULT_ACTIONS, DEVICE, DIRECTION, ENCAPS, FAMILIES,
@@ -13,17 +13,17 @@ use super::keyword::{
 };
 
 /// What may stand in the place of `state`, `policy` …
-pub(crate) fn objects() -> Vec<Phrase> {
+pub(crate) fn objects() -> Vec<WordAndValue> {
     phrases(&OBJECTS)
 }
 
 /// Before the object.
-pub(crate) fn options() -> Vec<Phrase> {
+pub(crate) fn options() -> Vec<WordAndValue> {
     phrases(&OPTIONS)
 }
 
 /// Behind an object.
-pub(crate) fn commands(object: &str) -> Vec<Phrase> {
+pub(crate) fn commands(object: &str) -> Vec<WordAndValue> {
     match object {
         "state" | "sa" => phrases(&STATE_COMMANDS),
         "policy" => phrases(&POLICY_COMMANDS),
@@ -33,7 +33,7 @@ pub(crate) fn commands(object: &str) -> Vec<Phrase> {
 }
 
 /// Behind a command: the words that begin a part of it.
-pub(crate) fn parts(object: &str, command: &str) -> Vec<Phrase> {
+pub(crate) fn parts(object: &str, command: &str) -> Vec<WordAndValue> {
     match (object, command) {
         ("state" | "sa", "add" | "update") => [phrases(&ID), phrases(&STATE)].concat(),
         ("state" | "sa", "allocspi") => [phrases(&ID), phrases(&SPI_REQUEST)].concat(),
@@ -55,7 +55,7 @@ pub(crate) fn parts(object: &str, command: &str) -> Vec<Phrase> {
 }
 
 /// What stands for what: the names of the grammar's parts, with the words that each of them is.
-pub(crate) fn notions() -> Vec<(&'static str, Vec<Phrase>)> {
+pub(crate) fn notions() -> Vec<(&'static str, Vec<WordAndValue>)> {
     vec![
         ("ID", phrases(&ID)),
         ("SELECTOR", phrases(&SELECTOR)),
@@ -136,10 +136,10 @@ pub(crate) fn continuations(command_line: &[&str]) -> Vec<&'static str> {
     words
 }
 
-fn selector() -> Vec<Phrase> {
+fn selector() -> Vec<WordAndValue> {
     [phrases(&SELECTOR), phrases(&UPPER)].concat()
 }
 
-fn phrases<T>(table: &Table<T>) -> Vec<Phrase> {
+fn phrases<T>(table: &Table<T>) -> Vec<WordAndValue> {
     table.phrases()
 }

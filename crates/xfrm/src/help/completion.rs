@@ -1,6 +1,6 @@
 //! Completion of command lines.
 
-use uxfrm_cli_grammar::{Phrase, completion, takes_value};
+use uxfrm_cli_grammar::{WordAndValue, completion, takes_value};
 
 use crate::grammar::vocabulary;
 
@@ -13,7 +13,7 @@ pub fn complete(words: &[&str], interfaces: &[String]) -> Vec<String> {
 
 fn candidates(typed: &str, before: &[&str], interfaces: &[String]) -> Vec<String> {
     let owned = |words: Vec<&str>| words.into_iter().map(str::to_owned).collect();
-    let first = |phrases: Vec<Phrase>| phrases.into_iter().map(|phrase| phrase.0).collect();
+    let first = |phrases: Vec<WordAndValue>| phrases.into_iter().map(|phrase| phrase.0).collect();
     let line = completion::behind_options(before, &vocabulary::options());
     let last = before.last().copied().unwrap_or_default();
     if last == "dev" {
@@ -58,7 +58,7 @@ fn behind_command(object: &str, command: &str, rest: &[&str]) -> Vec<&'static st
 }
 
 /// The word that `abbreviation` is the beginning of.
-fn full(abbreviation: &str, phrases: Vec<Phrase>) -> &'static str {
+fn full(abbreviation: &str, phrases: Vec<WordAndValue>) -> &'static str {
     phrases.iter().find(|(word, _)| word.starts_with(abbreviation)).map_or("", |(word, _)| *word)
 }
 

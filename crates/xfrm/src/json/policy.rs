@@ -2,7 +2,7 @@
 
 use uxfrm_netlink::{
     AttributeType,
-    client::{Found, RawPolicy, RawPolicyType, RawTemplate},
+    client::{RawPolicy, RawPolicyType, RawTemplate, ReplyAttributes},
 };
 use zerocopy::FromBytes as _;
 
@@ -12,7 +12,7 @@ use crate::{
     text::SOCKET,
 };
 
-pub(super) fn write(object: &mut Object<'_, '_>, info: &RawPolicy, found: &Found<'_>) {
+pub(super) fn write(object: &mut Object<'_, '_>, info: &RawPolicy, found: &ReplyAttributes<'_>) {
     object.object("sel", |inner| state::selector(inner, &info.selector, 0));
     let number = info.direction.checked_sub(SOCKET);
     object.text("dir", &names::direction(number.unwrap_or(info.direction)));
@@ -42,13 +42,13 @@ pub(super) fn write(object: &mut Object<'_, '_>, info: &RawPolicy, found: &Found
     state::context(object, found);
 }
 
-pub(super) fn kind(object: &mut Object<'_, '_>, found: &Found<'_>) {
+pub(super) fn kind(object: &mut Object<'_, '_>, found: &ReplyAttributes<'_>) {
     if let Some(raw) = found.read::<RawPolicyType>(AttributeType::PolicyType) {
         object.text("ptype", &names::policy_kind(raw.kind));
     }
 }
 
-fn templates(object: &mut Object<'_, '_>, found: &Found<'_>) {
+fn templates(object: &mut Object<'_, '_>, found: &ReplyAttributes<'_>) {
     let Some(value) = found.value(AttributeType::Tmpl) else { return };
     let all = value.chunks_exact(size_of::<RawTemplate>());
     let all = all.filter_map(|bytes| RawTemplate::read_from_bytes(bytes).ok());

@@ -3,8 +3,8 @@
 use uxfrm_netlink::{
     AttributeType,
     client::{
-        Found, RawAddress, RawAlgorithm, RawEncap, RawLimits, RawMark, RawOffload, RawReplay,
-        RawReplayEsn, RawSa, RawSelector, RawSizedAlgorithm, RawUsage,
+        RawAddress, RawAlgorithm, RawEncap, RawLimits, RawMark, RawOffload, RawReplay,
+        RawReplayEsn, RawSa, RawSelector, RawSizedAlgorithm, RawUsage, ReplyAttributes,
     },
 };
 use zerocopy::{FromBytes as _, IntoBytes as _};
@@ -15,7 +15,7 @@ use crate::{
     text::{Keys, algorithm_name, security_context},
 };
 
-pub(super) fn write(object: &mut Object<'_, '_>, info: &RawSa, found: &Found<'_>) {
+pub(super) fn write(object: &mut Object<'_, '_>, info: &RawSa, found: &ReplyAttributes<'_>) {
     object.text("src", &names::address(info.family, info.source));
     object.text("dst", &names::address(info.family, info.id.destination));
     object.text("proto", &names::ipsec_protocol(info.id.protocol));
@@ -103,7 +103,7 @@ fn rest_of_selector(object: &mut Object<'_, '_>, selector: &RawSelector) {
     }
 }
 
-pub(super) fn marks(object: &mut Object<'_, '_>, found: &Found<'_>) {
+pub(super) fn marks(object: &mut Object<'_, '_>, found: &ReplyAttributes<'_>) {
     let write = |object: &mut Object<'_, '_>, name: &str, value: u32, mask: u32| {
         object.object(name, |inner| {
             inner.text("value", &format!("{value:#x}"));
@@ -157,7 +157,7 @@ pub(super) fn lifetimes(object: &mut Object<'_, '_>, limits: &RawLimits, usage: 
     });
 }
 
-pub(super) fn offload(object: &mut Object<'_, '_>, found: &Found<'_>) {
+pub(super) fn offload(object: &mut Object<'_, '_>, found: &ReplyAttributes<'_>) {
     let Some(raw) = found.read::<RawOffload>(AttributeType::OffloadDev) else { return };
     let device = object.device(raw.ifindex);
     object.object("offload", |inner| {
@@ -167,7 +167,7 @@ pub(super) fn offload(object: &mut Object<'_, '_>, found: &Found<'_>) {
     });
 }
 
-pub(super) fn context(object: &mut Object<'_, '_>, found: &Found<'_>) {
+pub(super) fn context(object: &mut Object<'_, '_>, found: &ReplyAttributes<'_>) {
     let text = found.value(AttributeType::SecCtx).and_then(security_context);
     if let Some(text) = text {
         object.text("ctx", &text);
@@ -175,7 +175,7 @@ pub(super) fn context(object: &mut Object<'_, '_>, found: &Found<'_>) {
 }
 
 /// The kernel tells of `auth` twice; the truncated one says more.
-fn algorithms(object: &mut Object<'_, '_>, found: &Found<'_>) {
+fn algorithms(object: &mut Object<'_, '_>, found: &ReplyAttributes<'_>) {
     if found.value(AttributeType::AlgAuthTrunc).is_none() {
         plain(object, "auth", found.value(AttributeType::AlgAuth));
     }
@@ -209,7 +209,7 @@ fn name_and_key(object: &mut Object<'_, '_>, name: &[u8], bits: u32, rest: &[u8]
     object.number("bits", bits);
 }
 
-fn addresses(object: &mut Object<'_, '_>, found: &Found<'_>, family: u16) {
+fn addresses(object: &mut Object<'_, '_>, found: &ReplyAttributes<'_>, family: u16) {
     if let Some(raw) = found.read::<RawEncap>(AttributeType::Encap) {
         object.object("encap", |inner| {
             inner.text("type", &names::encap(raw.kind));
@@ -226,7 +226,7 @@ fn addresses(object: &mut Object<'_, '_>, found: &Found<'_>, family: u16) {
     }
 }
 
-fn replay(object: &mut Object<'_, '_>, found: &Found<'_>) {
+fn replay(object: &mut Object<'_, '_>, found: &ReplyAttributes<'_>) {
     if let Some(RawReplay { sent, received, bitmap }) = found.read(AttributeType::ReplayVal) {
         object.object("replay", |inner| {
             inner.number("seq", received);

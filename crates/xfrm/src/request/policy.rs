@@ -2,20 +2,23 @@
 
 use uxfrm_engine::{Family, Template};
 use uxfrm_netlink::{
-    AttributeType, Flags, MessageType,
-    client::{self, Found, RawOffload, RawPolicy, RawPolicyId, RawSelector, RawTemplate, Request},
+    AttributeType, MessageType, NetlinkFlags,
+    client::{
+        self, NetlinkRequest, RawOffload, RawPolicy, RawPolicyId, RawSelector, RawTemplate,
+        ReplyAttributes,
+    },
 };
 use zerocopy::FromZeros as _;
 
 use super::{Error, device_index, put_context, put_if_id, put_kind, put_mark};
-use crate::grammar::{PolicyKey, PolicyTarget, PolicyWords, TemplateWords};
+use crate::grammar::{PolicyArgs, PolicyKey, PolicyTarget, TemplateArgs};
 
 /// `XFRM_OFFLOAD_PACKET`: policies know no other.
 const OFFLOAD_PACKET: u8 = 4;
 
 /// `add`, `update`.
-pub(super) fn whole(kind: MessageType, words: &PolicyWords) -> Result<Request, Error> {
-    let mut request = Request::new(kind, Flags::ACK).body(&info(words));
+pub(super) fn whole(kind: MessageType, words: &PolicyArgs) -> Result<NetlinkRequest, Error> {
+    let mut request = NetlinkRequest::new(kind, NetlinkFlags::ACK).body(&info(words));
     put_kind(&mut request, words.kind);
     let templates: Vec<RawTemplate> = words.templates.iter().map(raw_template).collect();
     if !templates.is_empty() {
@@ -35,7 +38,7 @@ pub(super) fn whole(kind: MessageType, words: &PolicyWords) -> Result<Request, E
 }
 
 /// `get`, `delete`
-pub(super) fn key(kind: MessageType, key: &PolicyKey, flags: Flags) -> Request {
+pub(super) fn key(kind: MessageType, key: &PolicyKey, flags: NetlinkFlags) -> NetlinkRequest {
     let (selector, index) = match &key.target {
         PolicyTarget::Selector(selector) => (client::selector(selector), 0),
         PolicyTarget::Index(index) => {
@@ -45,7 +48,7 @@ pub(super) fn key(kind: MessageType, key: &PolicyKey, flags: Flags) -> Request {
     };
     let direction = client::policy_direction(key.direction);
     let raw = RawPolicyId { selector, index, direction, pad: [0; 3] };
-    let mut request = Request::new(kind, flags).body(&raw);
+    let mut request = NetlinkRequest::new(kind, flags).body(&raw);
     put_kind(&mut request, key.kind);
     put_mark(&mut request, key.mark);
     if let Some(context) = &key.context {
@@ -56,14 +59,14 @@ pub(super) fn key(kind: MessageType, key: &PolicyKey, flags: Flags) -> Request {
 }
 
 /// Deletes a policy of a dump, with its type: iproute2 omits it and never finds sub policies.
-pub(crate) fn delete(policy: &RawPolicy, found: &Found<'_>) -> Request {
+pub(crate) fn delete(policy: &RawPolicy, found: &ReplyAttributes<'_>) -> NetlinkRequest {
     let raw = RawPolicyId {
         selector: policy.selector,
         index: policy.index,
         direction: policy.direction,
         pad: [0; 3],
     };
-    let mut request = Request::new(MessageType::DelPolicy, Flags::empty()).body(&raw);
+    let mut request = NetlinkRequest::new(MessageType::DelPolicy, NetlinkFlags::empty()).body(&raw);
     for kind in [AttributeType::PolicyType, AttributeType::Mark, AttributeType::IfId] {
         if let Some(value) = found.value(kind) {
             request.parts(kind as u16, &[value]);
@@ -72,7 +75,7 @@ pub(crate) fn delete(policy: &RawPolicy, found: &Found<'_>) -> Request {
     request
 }
 
-fn info(words: &PolicyWords) -> RawPolicy {
+fn info(words: &PolicyArgs) -> RawPolicy {
     RawPolicy {
         selector: client::selector(&words.selector),
         limits: client::limits(&words.limits),
@@ -86,7 +89,7 @@ fn info(words: &PolicyWords) -> RawPolicy {
 }
 
 /// Without addresses it has no family: the server gives it the policy's.
-fn raw_template(words: &TemplateWords) -> RawTemplate {
+fn raw_template(words: &TemplateArgs) -> RawTemplate {
     let family = words.family.unwrap_or(Family::V4);
     let raw = client::template(&Template {
         source: words.source.unwrap_or_else(|| family.unspecified()),

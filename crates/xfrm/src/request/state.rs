@@ -2,18 +2,18 @@
 
 use uxfrm_engine::{Direction, Family, Mark, OffloadKind, SaFlags, SaId, UdpEncap};
 use uxfrm_netlink::{
-    AttributeType, Flags, MessageType,
+    AttributeType, MessageType, NetlinkFlags,
     client::{
-        self, RawAddressFilter, RawAlgorithm, RawId, RawOffload, RawReplay, RawReplayEsn, RawSa,
-        RawSaId, RawSelector, RawSizedAlgorithm, RawSpiRequest, Request,
+        self, NetlinkRequest, RawAddressFilter, RawAlgorithm, RawId, RawOffload, RawReplay,
+        RawReplayEsn, RawSa, RawSaId, RawSelector, RawSizedAlgorithm, RawSpiRequest,
     },
 };
 use zerocopy::{FromZeros as _, IntoBytes as _};
 
 use super::{Error, device_index, protocol_number, put_context, put_if_id, put_mark};
 use crate::grammar::{
-    Algorithm, AlgorithmKind, EncapWords, Part, SelectorFilter, SpiRequest, StateFilter, StateKey,
-    StateWords,
+    Algorithm, AlgorithmKind, EncapArgs, SelectorFilter, SpiRequest, StateArgs, StateClause,
+    StateFilter, StateKey,
 };
 
 /// `XFRM_OFFLOAD_INBOUND`, `_PACKET`
@@ -24,8 +24,8 @@ const OFFLOAD_PACKET: u8 = 4;
 const SHORT_WINDOW: u32 = 32;
 
 /// `add`, `update`.
-pub(super) fn whole(kind: MessageType, words: &StateWords) -> Result<Request, Error> {
-    let mut request = Request::new(kind, Flags::ACK).body(&info(words));
+pub(super) fn whole(kind: MessageType, words: &StateArgs) -> Result<NetlinkRequest, Error> {
+    let mut request = NetlinkRequest::new(kind, NetlinkFlags::ACK).body(&info(words));
     for part in &words.parts {
         put_part(&mut request, part, Family::of(words.id.destination));
     }
@@ -55,7 +55,7 @@ pub(super) fn whole(kind: MessageType, words: &StateWords) -> Result<Request, Er
 }
 
 /// `allocspi`
-pub(super) fn spi_request(words: &SpiRequest) -> Request {
+pub(super) fn spi_request(words: &SpiRequest) -> NetlinkRequest {
     let sa = RawSa {
         id: raw_id(words.id),
         source: client::raw(words.source),
@@ -66,7 +66,7 @@ pub(super) fn spi_request(words: &SpiRequest) -> Request {
         ..RawSa::new_zeroed()
     };
     let raw = RawSpiRequest { sa, min: words.min, max: words.max };
-    let mut request = Request::new(MessageType::AllocSpi, Flags::empty()).body(&raw);
+    let mut request = NetlinkRequest::new(MessageType::AllocSpi, NetlinkFlags::empty()).body(&raw);
     put_direction(&mut request, words.direction);
     put_mark(&mut request, words.mark);
     put_pcpu(&mut request, words.pcpu);
@@ -74,7 +74,7 @@ pub(super) fn spi_request(words: &SpiRequest) -> Request {
 }
 
 /// `get`, `delete`
-pub(super) fn key(kind: MessageType, key: &StateKey, flags: Flags) -> Request {
+pub(super) fn key(kind: MessageType, key: &StateKey, flags: NetlinkFlags) -> NetlinkRequest {
     let id = raw_id(key.id);
     let raw = RawSaId {
         destination: id.destination,
@@ -83,14 +83,14 @@ pub(super) fn key(kind: MessageType, key: &StateKey, flags: Flags) -> Request {
         protocol: id.protocol,
         pad: 0,
     };
-    let mut request = Request::new(kind, flags).body(&raw);
+    let mut request = NetlinkRequest::new(kind, flags).body(&raw);
     request.attribute(AttributeType::SrcAddr, &client::raw(key.source));
     put_mark(&mut request, key.mark);
     request
 }
 
 /// `list`
-pub(super) fn dump(filter: &StateFilter) -> Request {
+pub(super) fn dump(filter: &StateFilter) -> NetlinkRequest {
     let mut request = super::dump(MessageType::GetSa);
     if let Some(protocol) = filter.protocol {
         request.attribute(AttributeType::Proto, &protocol_number(protocol));
@@ -107,7 +107,7 @@ pub(super) fn dump(filter: &StateFilter) -> Request {
 }
 
 /// `delete` of a state that a dump told of.
-pub(crate) fn delete(state: &RawSa, mark: Option<&[u8]>) -> Request {
+pub(crate) fn delete(state: &RawSa, mark: Option<&[u8]>) -> NetlinkRequest {
     let raw = RawSaId {
         destination: state.id.destination,
         spi: state.id.spi,
@@ -115,7 +115,7 @@ pub(crate) fn delete(state: &RawSa, mark: Option<&[u8]>) -> Request {
         protocol: state.id.protocol,
         pad: 0,
     };
-    let mut request = Request::new(MessageType::DelSa, Flags::empty()).body(&raw);
+    let mut request = NetlinkRequest::new(MessageType::DelSa, NetlinkFlags::empty()).body(&raw);
     request.attribute(AttributeType::SrcAddr, &state.source);
     if let Some(mark) = mark {
         request.parts(AttributeType::Mark as u16, &[mark]);
@@ -123,7 +123,7 @@ pub(crate) fn delete(state: &RawSa, mark: Option<&[u8]>) -> Request {
     request
 }
 
-fn info(words: &StateWords) -> RawSa {
+fn info(words: &StateArgs) -> RawSa {
     RawSa {
         selector: words.selector.as_ref().map_or_else(RawSelector::new_zeroed, raw_selector),
         id: raw_id(words.id),
@@ -154,20 +154,20 @@ fn raw_selector(words: &SelectorFilter) -> RawSelector {
     RawSelector { family: words.family.map_or(0, client::family_number), ..raw }
 }
 
-fn put_part(request: &mut Request, part: &Part, family: Family) {
+fn put_part(request: &mut NetlinkRequest, part: &StateClause, family: Family) {
     match part {
-        Part::Encap(words) => {
+        StateClause::Encap(words) => {
             request.attribute(AttributeType::Encap, &client::raw_encap(&udp_encap(*words, family)));
         }
-        Part::CareOf(address) => {
+        StateClause::CareOf(address) => {
             request.attribute(AttributeType::CoAddr, &client::raw(*address));
         }
-        Part::Context(text) => put_context(request, text),
-        Part::Algorithm(algorithm) => put_algorithm(request, algorithm),
+        StateClause::Context(text) => put_context(request, text),
+        StateClause::Algorithm(algorithm) => put_algorithm(request, algorithm),
     }
 }
 
-fn udp_encap(words: EncapWords, family: Family) -> UdpEncap {
+fn udp_encap(words: EncapArgs, family: Family) -> UdpEncap {
     UdpEncap {
         kind: words.kind,
         source_port: words.source_port,
@@ -176,7 +176,7 @@ fn udp_encap(words: EncapWords, family: Family) -> UdpEncap {
     }
 }
 
-fn put_algorithm(request: &mut Request, algorithm: &Algorithm) {
+fn put_algorithm(request: &mut NetlinkRequest, algorithm: &Algorithm) {
     let name = client::padded_name(algorithm.name());
     // A key has at most 512 bytes.
     let key_bits = u32::try_from(algorithm.key_bits()).unwrap_or(u32::MAX);
@@ -199,16 +199,16 @@ fn put_algorithm(request: &mut Request, algorithm: &Algorithm) {
     }
 }
 
-fn is_short(words: &StateWords) -> bool {
+fn is_short(words: &StateArgs) -> bool {
     !words.flags.contains(SaFlags::ESN) && words.replay.window <= SHORT_WINDOW
 }
 
-fn window_bits(words: &StateWords) -> u8 {
+fn window_bits(words: &StateArgs) -> u8 {
     u8::try_from(words.replay.window).unwrap_or(0)
 }
 
 /// The long form has room for the window but no bitmap: the server makes one.
-fn put_replay(request: &mut Request, words: &StateWords) {
+fn put_replay(request: &mut NetlinkRequest, words: &StateArgs) {
     let ([received, received_high], [sent, sent_high]) = (words.replay.received, words.replay.sent);
     if is_short(words) {
         if received != 0 || sent != 0 {
@@ -223,7 +223,7 @@ fn put_replay(request: &mut Request, words: &StateWords) {
     request.attribute(AttributeType::ReplayEsnVal, &raw);
 }
 
-fn put_output_mark(request: &mut Request, mark: Mark) {
+fn put_output_mark(request: &mut NetlinkRequest, mark: Mark) {
     if mark.value != 0 {
         request.attribute(AttributeType::SetMark, &mark.value);
     }
@@ -232,13 +232,13 @@ fn put_output_mark(request: &mut Request, mark: Mark) {
     }
 }
 
-fn put_direction(request: &mut Request, direction: Option<Direction>) {
+fn put_direction(request: &mut NetlinkRequest, direction: Option<Direction>) {
     if let Some(direction) = direction {
         request.attribute(AttributeType::SaDir, &client::direction_number(direction));
     }
 }
 
-fn put_pcpu(request: &mut Request, pcpu: Option<u32>) {
+fn put_pcpu(request: &mut NetlinkRequest, pcpu: Option<u32>) {
     if let Some(number) = pcpu {
         request.attribute(AttributeType::SaPcpu, &number);
     }

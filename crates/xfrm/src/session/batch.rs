@@ -2,16 +2,20 @@
 
 use std::path::Path;
 
-use super::{DONE, FAILED, Failure, Session, World};
+use super::{DONE, FAILED, Failure, Session, SessionEnvironment};
 use crate::{
     client::{Error, OnRefusal, Pipeline},
-    grammar::{self, Command, Options},
+    grammar::{self, CliOptions, XfrmCommand},
     request::{self, request},
     script::{Line, Lines, Next},
 };
 
 /// Carries out the lines of a file; the exit code of the first that failed.
-pub(super) fn run(path: &Path, options: &Options, world: &mut impl World) -> Result<u8, Failure> {
+pub(super) fn run(
+    path: &Path,
+    options: &CliOptions,
+    world: &mut impl SessionEnvironment,
+) -> Result<u8, Failure> {
     let source = match world.script(path) {
         Ok(source) => source,
         Err(error) => {
@@ -47,7 +51,7 @@ struct Batch<'w, W> {
     code: u8,
 }
 
-impl<W: World> Batch<'_, W> {
+impl<W: SessionEnvironment> Batch<'_, W> {
     fn goes_on(&self) -> bool {
         self.session.options.force || (self.code == DONE && !self.pipeline.has_refusals())
     }
@@ -76,9 +80,9 @@ impl<W: World> Batch<'_, W> {
         else {
             return Ok(());
         };
-        if !matches!(command, Command::StateDeleteAll(_) | Command::PolicyDeleteAll(_)) {
+        if !matches!(command, XfrmCommand::StateDeleteAll(_) | XfrmCommand::PolicyDeleteAll(_)) {
             let (request, wanted) = request(&command)?;
-            if wanted == request::Answer::Acknowledgement {
+            if wanted == request::ExpectedAnswer::Acknowledgement {
                 let connection = &mut self.session.connection;
                 return Ok(self.pipeline.push(connection, request, line.number)?);
             }
@@ -108,7 +112,7 @@ impl<W: World> Batch<'_, W> {
 }
 
 /// A fault's line counts from the file's first.
-fn in_file(mut fault: grammar::Fault, line: &Line) -> grammar::Fault {
+fn in_file(mut fault: grammar::SyntaxError, line: &Line) -> grammar::SyntaxError {
     fault.at.line = fault.at.line.saturating_add(line.number - 1);
     fault
 }

@@ -1,11 +1,11 @@
 //! `deleteall`: rounds of listing and deleting until nothing that is meant is left.
 
-use uxfrm_netlink::{AttributeType, client::Request};
+use uxfrm_netlink::{AttributeType, client::NetlinkRequest};
 
 use crate::{
-    answer::Answer,
+    answer::ExpectedAnswer,
     client::{Connection, Error, OnRefusal, Pipeline},
-    grammar::{Command, PolicyFilter, StateFilter},
+    grammar::{PolicyFilter, StateFilter, XfrmCommand},
     request::{self, delete_policy, delete_state},
     text::SOCKET,
 };
@@ -15,8 +15,8 @@ const OWNED: [u8; 2] = [4, 41];
 
 /// Deletes the states that are meant.
 pub(super) fn states(connection: &mut Connection, filter: &StateFilter) -> Result<(), Error> {
-    rounds(connection, &Command::StateDeleteAll(*filter), |answer| {
-        let Answer::State(state) = answer else { return None };
+    rounds(connection, &XfrmCommand::StateDeleteAll(*filter), |answer| {
+        let ExpectedAnswer::State(state) = answer else { return None };
         let is_meant = filter.means(&state.info) && !OWNED.contains(&state.info.id.protocol);
         is_meant.then(|| delete_state(&state.info, state.found.value(AttributeType::Mark)))
     })
@@ -24,8 +24,8 @@ pub(super) fn states(connection: &mut Connection, filter: &StateFilter) -> Resul
 
 /// Deletes the policies that are meant, but for those of sockets.
 pub(super) fn policies(connection: &mut Connection, filter: &PolicyFilter) -> Result<(), Error> {
-    rounds(connection, &Command::PolicyDeleteAll(*filter), |answer| {
-        let Answer::Policy(policy) = answer else { return None };
+    rounds(connection, &XfrmCommand::PolicyDeleteAll(*filter), |answer| {
+        let ExpectedAnswer::Policy(policy) = answer else { return None };
         let is_meant = filter.means(&policy.info, policy.kind()) && policy.info.direction < SOCKET;
         is_meant.then(|| delete_policy(&policy.info, &policy.found))
     })
@@ -34,14 +34,16 @@ pub(super) fn policies(connection: &mut Connection, filter: &PolicyFilter) -> Re
 /// Ends when a round finds nothing, or can delete nothing: then the first refusal is reported.
 fn rounds(
     connection: &mut Connection,
-    list: &Command,
-    mut deletion: impl FnMut(&Answer<'_>) -> Option<Request>,
+    list: &XfrmCommand,
+    mut deletion: impl FnMut(&ExpectedAnswer<'_>) -> Option<NetlinkRequest>,
 ) -> Result<(), Error> {
     loop {
         // No name in it is one of a device, so there is a request.
         let Ok((request, wanted)) = request::request(list) else { return Ok(()) };
         let mut found = Vec::new();
-        connection.talk(request, wanted, |message| found.extend(deletion(&Answer::of(message))))?;
+        connection.talk(request, wanted, |message| {
+            found.extend(deletion(&ExpectedAnswer::of(message)))
+        })?;
         let count = found.len();
         let mut pipeline = Pipeline::new(connection, OnRefusal::Continue);
         for request in found {

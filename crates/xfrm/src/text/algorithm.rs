@@ -2,7 +2,7 @@
 
 use uxfrm_netlink::{
     AttributeType,
-    client::{Found, RawAlgorithm, RawSizedAlgorithm},
+    client::{RawAlgorithm, RawSizedAlgorithm, ReplyAttributes},
 };
 use zerocopy::FromBytes as _;
 
@@ -10,7 +10,7 @@ use super::{Keys, Page};
 
 impl Page<'_> {
     /// All algorithms of a state, in the order in which iproute2 prints them.
-    pub(super) fn algorithms(&mut self, found: &Found<'_>, prefix: &str) {
+    pub(super) fn algorithms(&mut self, found: &ReplyAttributes<'_>, prefix: &str) {
         match (found.value(AttributeType::AlgAuth), found.value(AttributeType::AlgAuthTrunc)) {
             (_, Some(value)) => self.sized_algorithm("auth-trunc", value, prefix),
             (Some(value), None) => self.plain_algorithm("auth", value, prefix),

@@ -5,8 +5,8 @@ use std::fmt;
 use uxfrm_netlink::{
     AttributeType,
     client::{
-        Found, RawAddress, RawEncap, RawLimits, RawMark, RawOffload, RawReplay, RawReplayEsn,
-        RawTemplate, RawUsage,
+        RawAddress, RawEncap, RawLimits, RawMark, RawOffload, RawReplay, RawReplayEsn, RawTemplate,
+        RawUsage, ReplyAttributes,
     },
 };
 use zerocopy::FromBytes as _;
@@ -35,7 +35,7 @@ impl Page<'_> {
     /// All that are there, in iproute2's order.
     pub(super) fn attributes(
         &mut self,
-        found: &Found<'_>,
+        found: &ReplyAttributes<'_>,
         family: u16,
         prefix: &str,
         offload: OffloadDirection,
@@ -55,7 +55,7 @@ impl Page<'_> {
         self.numbers(found, prefix);
     }
 
-    fn marks(&mut self, found: &Found<'_>) {
+    fn marks(&mut self, found: &ReplyAttributes<'_>) {
         let mark = found.read::<RawMark>(AttributeType::Mark);
         let output = found.read::<u32>(AttributeType::SetMark);
         if mark.is_none() && output.is_none() {
@@ -74,7 +74,12 @@ impl Page<'_> {
         self.end_line();
     }
 
-    fn middle(&mut self, found: &Found<'_>, family: u16, prefix: &str) -> Result<(), Stop> {
+    fn middle(
+        &mut self,
+        found: &ReplyAttributes<'_>,
+        family: u16,
+        prefix: &str,
+    ) -> Result<(), Stop> {
         if let Some(value) = found.value(AttributeType::Encap) {
             self.put(format_args!("{prefix}encap "));
             let raw = read::<RawEncap>(value)?;
@@ -141,7 +146,7 @@ impl Page<'_> {
 
     fn offload(
         &mut self,
-        found: &Found<'_>,
+        found: &ReplyAttributes<'_>,
         prefix: &str,
         direction: OffloadDirection,
     ) -> Result<(), Stop> {
@@ -160,7 +165,7 @@ impl Page<'_> {
         Ok(())
     }
 
-    fn numbers(&mut self, found: &Found<'_>, prefix: &str) {
+    fn numbers(&mut self, found: &ReplyAttributes<'_>, prefix: &str) {
         if let Some(if_id) = found.read::<u32>(AttributeType::IfId) {
             self.put(format_args!("{prefix}if_id {}", hash_hex(if_id)));
             self.end_line();
@@ -261,7 +266,7 @@ impl Page<'_> {
     }
 
     /// `xfrm_sec_ctx_print`
-    pub(super) fn security_context(&mut self, found: &Found<'_>) {
+    pub(super) fn security_context(&mut self, found: &ReplyAttributes<'_>) {
         let Some(value) = found.value(AttributeType::SecCtx) else { return };
         self.raw("\tsecurity context ");
         match security_context(value) {

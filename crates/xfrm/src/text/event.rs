@@ -1,12 +1,14 @@
 //! Events that are no state and no policy (`ip/xfrm_monitor.c`).
 
-use uxfrm_netlink::client::{Found, RawAcquire, RawAevent, RawMapping, RawReport, RawSaId};
+use uxfrm_netlink::client::{
+    RawAcquire, RawAevent, RawMapping, RawReport, RawSaId, ReplyAttributes,
+};
 
 use super::{Page, attributes::OffloadDirection, family_or};
 use crate::names;
 
 impl Page<'_> {
-    pub(super) fn acquire(&mut self, acquire: &RawAcquire, found: &Found<'_>) {
+    pub(super) fn acquire(&mut self, acquire: &RawAcquire, found: &ReplyAttributes<'_>) {
         let protocol = names::ipsec_protocol(acquire.id.protocol);
         self.put(format_args!("acquire proto {protocol} "));
         let spi = acquire.id.spi.get();
@@ -35,14 +37,14 @@ impl Page<'_> {
         self.end_answer();
     }
 
-    pub(super) fn policies_flushed(&mut self, found: &Found<'_>) {
+    pub(super) fn policies_flushed(&mut self, found: &ReplyAttributes<'_>) {
         self.raw("Flushed policy ");
         self.kind(found);
         self.end_line();
         self.end_answer();
     }
 
-    pub(super) fn report(&mut self, report: &RawReport, found: &Found<'_>) {
+    pub(super) fn report(&mut self, report: &RawReport, found: &ReplyAttributes<'_>) {
         self.put(format_args!("report proto {} ", names::ipsec_protocol(report.protocol)));
         self.end_line();
         let family = family_or(report.selector.family, 0, self.style);

@@ -1,6 +1,6 @@
 //! Counts and defaults (`ip/xfrm_state.c: print_sadinfo`, `ip/xfrm_policy.c: print_spdinfo`).
 
-use uxfrm_netlink::client::{Found, RawDefaults, RawHashInfo, RawSpdInfo, RawThreshold};
+use uxfrm_netlink::client::{RawDefaults, RawHashInfo, RawSpdInfo, RawThreshold, ReplyAttributes};
 
 use super::Page;
 use crate::names;
@@ -14,7 +14,7 @@ pub(crate) const SPD_HASH: u16 = 2;
 pub(crate) const THRESHOLDS: [(u16, &str); 2] = [(3, "IPv4"), (4, "IPv6")];
 
 impl Page<'_> {
-    pub(super) fn sad_info(&mut self, found: &Found<'_>) {
+    pub(super) fn sad_info(&mut self, found: &ReplyAttributes<'_>) {
         let Some(count) = found.read::<u32>(SAD_COUNT) else {
             return self.raw("BAD SAD info returned\n");
         };
@@ -28,7 +28,7 @@ impl Page<'_> {
         self.raw("\n");
     }
 
-    pub(super) fn spd_info(&mut self, found: &Found<'_>) {
+    pub(super) fn spd_info(&mut self, found: &ReplyAttributes<'_>) {
         self.raw("\t SPD");
         if let Some(raw) = found.read::<RawSpdInfo>(SPD_COUNTS) {
             let RawSpdInfo { inbound, outbound, forward, .. } = raw;
@@ -46,7 +46,7 @@ impl Page<'_> {
         self.end_answer();
     }
 
-    fn spd_hashes(&mut self, found: &Found<'_>) {
+    fn spd_hashes(&mut self, found: &ReplyAttributes<'_>) {
         if let Some(RawHashInfo { buckets, most }) = found.read(SPD_HASH) {
             self.put(format_args!("\t SPD buckets: count {buckets} Max {most}"));
             self.end_line();

@@ -2,7 +2,7 @@
 
 use uxfrm_netlink::{
     AttributeType,
-    client::{Found, RawPolicy, RawPolicyType},
+    client::{RawPolicy, RawPolicyType, ReplyAttributes},
 };
 
 use super::{Page, attributes::OffloadDirection};
@@ -26,7 +26,7 @@ impl Page<'_> {
     pub(super) fn policy_info(
         &mut self,
         info: &RawPolicy,
-        found: &Found<'_>,
+        found: &ReplyAttributes<'_>,
         indent: &str,
         title: &str,
     ) {
@@ -54,7 +54,7 @@ impl Page<'_> {
     }
 
     /// `ptype …` where the attribute is there.
-    pub(super) fn kind(&mut self, found: &Found<'_>) {
+    pub(super) fn kind(&mut self, found: &ReplyAttributes<'_>) {
         if found.value(AttributeType::PolicyType).is_none() {
             return;
         }

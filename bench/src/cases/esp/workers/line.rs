@@ -67,7 +67,7 @@ impl SharedLine {
                 Ok(())
             }
             Self::Policy => {
-                target.policy.charge(NEIGHBOURS, 64 * u64::from(NEIGHBOURS), NOW);
+                target.policy.record_use(NEIGHBOURS, 64 * u64::from(NEIGHBOURS), NOW);
                 Ok(())
             }
             Self::Window => {

@@ -88,7 +88,7 @@ pub(super) fn split(packet: &mut PacketBuf, number: u32, stride: u16) -> Option<
         bytes[..ChunkTag::LEN].copy_from_slice(&ChunkTag { number, chunk, last }.to_bytes());
     }
     packet.checksum = Checksum::AsIs;
-    packet.segments = if last == 0 { Segments::One } else { Segments::Train { stride } };
+    packet.segments = if last == 0 { Segments::One } else { Segments::Burst { stride } };
     Some(())
 }
 
@@ -134,7 +134,7 @@ impl ChunkHeader {
     /// The header of a packet; `None` if it is too long. A TUN gives no segment bursts.
     fn of(packet: &PacketBuf) -> Option<Self> {
         let (segments, size) = match packet.segments {
-            Segments::One | Segments::Train { .. } => (ONE, 0),
+            Segments::One | Segments::Burst { .. } => (ONE, 0),
             Segments::Tcp { mss } => (TCP, mss),
             Segments::Udp { size } => (UDP, size),
         };

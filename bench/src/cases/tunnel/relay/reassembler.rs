@@ -111,7 +111,7 @@ fn is_super(message: &PacketBuf) -> bool {
 /// The stride of a message's chunks.
 fn step(message: &PacketBuf) -> usize {
     match message.segments {
-        Segments::Train { stride } => usize::from(stride.max(1)),
+        Segments::Burst { stride } => usize::from(stride.max(1)),
         Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => message.len().max(1),
     }
 }

@@ -23,7 +23,7 @@ fn packet(len: usize, random: &mut Random) -> PacketBuf {
 fn split_chunks(packet: &PacketBuf, number: u32, stride: u16) -> Vec<Vec<u8>> {
     let mut cut = in_class(packet);
     chunks::split(&mut cut, number, stride).unwrap();
-    let single = Segments::Train { stride };
+    let single = Segments::Burst { stride };
     assert_eq!(cut.segments == single, cut.len() > stride.into(), "{}", cut.len());
     cut.bytes().chunks(stride.into()).map(<[u8]>::to_vec).collect()
 }
@@ -42,7 +42,7 @@ fn message(chunks: &[Vec<u8>], stride: u16) -> PacketBuf {
     let mut message = Pool::new().take(SizeClass::holding(bytes.len()));
     message.append(bytes.len()).unwrap().copy_from_slice(&bytes);
     if chunks.len() > 1 {
-        message.segments = Segments::Train { stride };
+        message.segments = Segments::Burst { stride };
     }
     message
 }

@@ -27,7 +27,7 @@ fn policies() -> impl Strategy<Value = (String, Policy)> {
                 spi: Spi(value),
                 mode: Mode::Tunnel,
                 reqid: Reqid(index),
-                level: Level::Required,
+                level: TemplateLevel::Required,
             };
             let mut policy = policy(&format!("dir {word}"));
             policy.direction = direction;

@@ -6,7 +6,10 @@
 //! namespace has, and the kernel's number for it.
 
 use uxfrm_engine::Offload;
-use uxfrm_netlink::{ClientId, Groups, Messages, Options, Outbox, Server, Settings, client::Reply};
+use uxfrm_netlink::{
+    ClientId, Groups, NetlinkMessages, Outbox, Server, ServerSettings, SocketOptions,
+    client::ReplyStatus,
+};
 use uxfrm_offload::Fault;
 use uxfrm_xfrm::{grammar, request::request};
 
@@ -54,9 +57,9 @@ impl Stand {
         let mut database = Database::new(Backend::Auto, 1);
         let devices =
             Devices::plug(&config.device, DeviceCreation::Real, 0, &mut database).unwrap();
-        let settings = Settings { cpus: 1, epoch: 0, seed: 1, acquire_expires: 30 };
+        let settings = ServerSettings { cpus: 1, epoch: 0, seed: 1, acquire_expires: 30 };
         let mut server = Server::new(settings);
-        server.join(CLIENT, Groups::empty(), Options::EXT_ACK | Options::CAP_ACK);
+        server.join(CLIENT, Groups::empty(), SocketOptions::EXT_ACK | SocketOptions::CAP_ACK);
         Self { devices, database, server }
     }
 
@@ -84,8 +87,8 @@ impl Stand {
         let mut answer = Ok(());
         for delivery in out.drain() {
             bytes[1].extend(delivery.datagram.bytes());
-            for message in Messages::of(delivery.datagram.bytes()) {
-                if let Reply::Refused(refusal) = Reply::of(&message) {
+            for message in NetlinkMessages::of(delivery.datagram.bytes()) {
+                if let ReplyStatus::Refused(refusal) = ReplyStatus::of(&message) {
                     let words = refusal.text.as_ref().map(ToString::to_string);
                     answer = Err((refusal.errno, words.unwrap_or_default()));
                 }
@@ -107,7 +110,7 @@ impl Stand {
                 assert_eq!(answer, Ok(()), "{row}: {line}");
                 self.database.publish();
                 let snapshot = self.database.snapshot();
-                let attached = snapshot.sad.all_attached().count();
+                let attached = snapshot.sad.all_offloaded().count();
                 assert_eq!(attached > 0, *outcome == Device, "{row}: {line}");
             }
         }
@@ -269,8 +272,8 @@ fn what_ixgbe_looks_at_for_virtual_functions() {
         for direction in [uxfrm_engine::Direction::In, uxfrm_engine::Direction::Out] {
             let kind = uxfrm_engine::OffloadKind::Crypto;
             spi += 1;
-            let mut config =
-                uxfrm_testkit::Wrapping::transport4().sa(uxfrm_testkit::Way::Right, spi);
+            let mut config = uxfrm_testkit::IpsecSetup::transport4()
+                .sa(uxfrm_testkit::PairDirection::LeftToRight, spi);
             config.offload = Some(Offload { kind, device: "nic0v0".into(), direction });
             let added = stand.database.apply(now(), |change| change.add_sa(config));
             let told = added.err().map(|error| {
@@ -518,7 +521,7 @@ fn a_device_that_is_not_there_is_looked_for_by_route() {
             let mut stand = Stand::new(profile);
             let (_, told) = stand.ask_raw(&line, bytes);
             stand.database.publish();
-            let attached = stand.database.snapshot().sad.all_attached().count();
+            let attached = stand.database.snapshot().sad.all_offloaded().count();
             let outcome = outcome.clone().map_err(|(errno, words)| {
                 (errno, words.replace(&NOWHERE.to_string(), &number.to_string()))
             });

@@ -37,7 +37,7 @@ fn chain<'a>(table: &'a Table, name: &str) -> &'a [Rule] {
 }
 
 /// Verdict and counter of each rule.
-fn outcomes(rules: &[Rule]) -> Vec<(Verdict, Option<&'static str>)> {
+fn outcomes(rules: &[Rule]) -> Vec<(XdpVerdict, Option<&'static str>)> {
     rules.iter().map(|rule| (rule.verdict, rule.counter)).collect()
 }
 
@@ -65,17 +65,17 @@ fn ruleset_without_policies_accepts_all() {
         ]
     );
     for (name, next, exempt) in [
-        ("in", Verdict::Goto("in-sub"), 13),
-        ("fwd", Verdict::Goto("fwd-sub"), 1),
-        ("out", Verdict::Jump("out-main"), 8),
+        ("in", XdpVerdict::Goto("in-sub"), 13),
+        ("fwd", XdpVerdict::Goto("fwd-sub"), 1),
+        ("out", XdpVerdict::Jump("out-main"), 8),
     ] {
         let (last, before) = chain(&table, name).split_last().unwrap();
         assert_eq!(last.verdict, next);
         assert_eq!(before.len(), exempt);
-        assert!(before.iter().all(|rule| rule.verdict == Verdict::Accept));
+        assert!(before.iter().all(|rule| rule.verdict == XdpVerdict::Accept));
     }
     for (name, main) in [("in-sub", "in-main"), ("fwd-sub", "fwd-main")] {
-        assert_eq!(outcomes(chain(&table, name)), [(Verdict::Jump(main), None)]);
+        assert_eq!(outcomes(chain(&table, name)), [(XdpVerdict::Jump(main), None)]);
     }
     for name in ["in-main", "fwd-main", "out-main", "in-whole", "fwd-whole"] {
         assert!(chain(&table, name).is_empty(), "{name}");
@@ -87,7 +87,7 @@ fn ruleset_accepts_packets_from_tun() {
     let table = made(&["xfrm policy setdefault in block fwd block"]);
     for name in ["in", "fwd"] {
         assert_eq!(chain(&table, name)[0].conditions, [Condition::came_by("tun9")]);
-        assert_eq!(chain(&table, name)[0].verdict, Verdict::Accept);
+        assert_eq!(chain(&table, name)[0].verdict, XdpVerdict::Accept);
     }
 }
 
@@ -106,10 +106,10 @@ fn ruleset_keeps_policy_order() {
     assert_eq!(
         outcomes(chain(&table, "in-main")),
         [
-            (Verdict::Accept, None),
-            (Verdict::Drop, TEMPLATE),
-            (Verdict::Drop, BLOCK),
-            (Verdict::Accept, None),
+            (XdpVerdict::Accept, None),
+            (XdpVerdict::Drop, TEMPLATE),
+            (XdpVerdict::Drop, BLOCK),
+            (XdpVerdict::Accept, None),
         ]
     );
     assert!(chain(&table, "fwd-main").is_empty());
@@ -128,13 +128,13 @@ fn ruleset_sub_allow_continues_with_main() {
     assert_eq!(
         outcomes(chain(&table, "fwd-sub")),
         [
-            (Verdict::Goto("fwd-main"), None),
-            (Verdict::Drop, TEMPLATE),
-            (Verdict::Jump("fwd-main"), None),
-            (Verdict::Drop, NO_POLICY),
+            (XdpVerdict::Goto("fwd-main"), None),
+            (XdpVerdict::Drop, TEMPLATE),
+            (XdpVerdict::Jump("fwd-main"), None),
+            (XdpVerdict::Drop, NO_POLICY),
         ]
     );
-    assert_eq!(outcomes(chain(&table, "fwd-main")), [(Verdict::Drop, BLOCK)]);
+    assert_eq!(outcomes(chain(&table, "fwd-main")), [(XdpVerdict::Drop, BLOCK)]);
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn ruleset_default_is_per_direction() {
     assert_eq!(chain(&table, "in-sub").last().map(|rule| rule.counter), Some(NO_POLICY));
     assert_eq!(
         chain(&table, "fwd-sub").last().map(|rule| rule.verdict),
-        Some(Verdict::Jump("fwd-main"))
+        Some(XdpVerdict::Jump("fwd-main"))
     );
 }
 
@@ -217,10 +217,10 @@ fn ruleset_checks_outgoing_packets_past_tun() {
     assert_eq!(
         outcomes(chain(&table, "out-main")),
         [
-            (Verdict::Drop, Some("out_unprotected")),
-            (Verdict::Accept, None),
-            (Verdict::Accept, None),
-            (Verdict::Drop, Some("out_policy_block")),
+            (XdpVerdict::Drop, Some("out_unprotected")),
+            (XdpVerdict::Accept, None),
+            (XdpVerdict::Accept, None),
+            (XdpVerdict::Drop, Some("out_policy_block")),
         ]
     );
     let out = chain(&table, "out");
@@ -230,9 +230,9 @@ fn ruleset_checks_outgoing_packets_past_tun() {
     assert_eq!(
         outcomes(&out[8..]),
         [
-            (Verdict::Goto("out-main"), None),
-            (Verdict::Jump("out-main"), None),
-            (Verdict::Drop, Some("out_default_block")),
+            (XdpVerdict::Goto("out-main"), None),
+            (XdpVerdict::Jump("out-main"), None),
+            (XdpVerdict::Drop, Some("out_default_block")),
         ]
     );
 }
@@ -253,9 +253,9 @@ fn many_similar_policies_share_rule_and_set() {
     let table = made_of(&lines);
     let [rule] = chain(&table, "out-main") else { panic!("one rule") };
     assert_eq!(rule.conditions, [Condition::version(Version::V4)]);
-    assert_eq!((rule.verdict, rule.counter), (Verdict::Drop, Some("out_policy_block")));
+    assert_eq!((rule.verdict, rule.counter), (XdpVerdict::Drop, Some("out_policy_block")));
     let [set, _for_the_way] = &table.sets[..] else { panic!("one set for each") };
-    assert_eq!(rule.among.as_ref().unwrap().set, set.id);
+    assert_eq!(rule.set_lookup.as_ref().unwrap().set, set.id);
     let mut keys: Vec<_> = set.keys.iter().collect();
     keys.sort_unstable();
     assert_eq!(keys.len(), 1000);
@@ -276,8 +276,8 @@ fn other_verdict_separates_neighbouring_groups() {
     let action = |serial| if serial == 500 { "action allow" } else { "action block" };
     let lines: Vec<_> = (0..1000).map(|serial| host(serial, "fwd", action(serial))).collect();
     let table = made_of(&lines);
-    let drop = (Verdict::Drop, BLOCK);
-    assert_eq!(outcomes(chain(&table, "fwd-main")), [drop, (Verdict::Accept, None), drop]);
+    let drop = (XdpVerdict::Drop, BLOCK);
+    assert_eq!(outcomes(chain(&table, "fwd-main")), [drop, (XdpVerdict::Accept, None), drop]);
     let sizes: Vec<_> = table.sets.iter().map(|set| set.keys.iter().len()).collect();
     assert_eq!(sizes, [500, 499]);
 }
@@ -307,17 +307,17 @@ fn closed_ruleset_drops_all_but_exempt() {
     };
     let table = closed(&context);
     for (name, next, exempt) in [
-        ("in", (Verdict::Goto("in-sub"), None), 13),
-        ("fwd", (Verdict::Goto("fwd-sub"), None), 1),
-        ("out", (Verdict::Drop, Some("out_unprotected")), 8),
+        ("in", (XdpVerdict::Goto("in-sub"), None), 13),
+        ("fwd", (XdpVerdict::Goto("fwd-sub"), None), 1),
+        ("out", (XdpVerdict::Drop, Some("out_unprotected")), 8),
     ] {
         let (last, before) = outcomes(chain(&table, name))
             .split_last()
             .map_or_else(|| panic!("no rule"), |(last, before)| (*last, before.to_vec()));
         assert_eq!(last, next);
-        assert_eq!(before, vec![(Verdict::Accept, None); exempt]);
+        assert_eq!(before, vec![(XdpVerdict::Accept, None); exempt]);
     }
     for name in ["in-sub", "fwd-sub"] {
-        assert_eq!(outcomes(chain(&table, name)), [(Verdict::Drop, TEMPLATE)]);
+        assert_eq!(outcomes(chain(&table, name)), [(XdpVerdict::Drop, TEMPLATE)]);
     }
 }

@@ -1,7 +1,7 @@
 //! Random changes: what comes of them, and what passes meanwhile.
 
 use proptest::prelude::*;
-use uxfrm_engine::{Action, Defaults};
+use uxfrm_engine::{Action, DefaultActions};
 
 use super::{
     gateway::Gateway,
@@ -21,7 +21,7 @@ proptest! {
         inbound in deeds(),
         outbound in deeds(),
     ) {
-        let defaults = Defaults { inbound: inbound.0, forward: Action::Allow, outbound: outbound.0 };
+        let defaults = DefaultActions { inbound: inbound.0, forward: Action::Allow, outbound: outbound.0 };
         let mut gateway = Gateway::new(first, defaults, packets);
         gateway.check()?;
         for request in requests {
@@ -45,7 +45,7 @@ proptest! {
         rounds in prop::collection::vec(prop::collection::vec(requests(), 1..5), 1..15),
         packets in prop::collection::vec(packets(), 24),
     ) {
-        let mut gateway = Gateway::new(first, Defaults::default(), packets);
+        let mut gateway = Gateway::new(first, DefaultActions::default(), packets);
         for requests in rounds {
             gateway.handle_together(requests);
             gateway.check()?;
@@ -60,7 +60,7 @@ proptest! {
         requests in prop::collection::vec((requests(), 0_usize..20), 1..15),
         packets in prop::collection::vec(packets(), 24),
     ) {
-        let mut gateway = Gateway::new(first, Defaults::default(), packets);
+        let mut gateway = Gateway::new(first, DefaultActions::default(), packets);
         for (request, room) in requests {
             let before = gateway.guard.filter.passing();
             gateway.guard.filter.room = Some(room);
@@ -89,7 +89,7 @@ proptest! {
         rounds in prop::collection::vec((prop::collection::vec(single_requests(), 1..3), any::<bool>()), 1..40),
         packets in prop::collection::vec(packets(), 24),
     ) {
-        let mut gateway = Gateway::new(first, Defaults::default(), packets);
+        let mut gateway = Gateway::new(first, DefaultActions::default(), packets);
         gateway.guard.filter.is_full = true;
         for (requests, is_taken) in rounds {
             let before = gateway.guard.filter.passing();
@@ -111,7 +111,7 @@ proptest! {
         requests in prop::collection::vec(single_requests(), 1..40),
         packets in prop::collection::vec(packets(), 24),
     ) {
-        let mut gateway = Gateway::new(first, Defaults::default(), packets);
+        let mut gateway = Gateway::new(first, DefaultActions::default(), packets);
         gateway.guard.filter.is_full = true;
         for request in requests {
             let comes = matches!(request, Request::Add(_));
@@ -136,7 +136,7 @@ proptest! {
         rounds in prop::collection::vec(prop::collection::vec(requests(), 1..3), 1..25),
         packets in prop::collection::vec(packets(), 24),
     ) {
-        let mut gateway = Gateway::new(first, Defaults::default(), packets);
+        let mut gateway = Gateway::new(first, DefaultActions::default(), packets);
         gateway.guard.filter.is_full = true;
         for requests in rounds {
             if gateway.try_together(requests).is_err() {

@@ -2,8 +2,8 @@
 //! against what the first policy says.
 
 use proptest::prelude::*;
-use uxfrm_engine::{Defaults, Direction, FlowKey, PolicyEntry, PolicyKind, Spd};
-use uxfrm_io::nftables::Verdict;
+use uxfrm_engine::{DefaultActions, Direction, FlowKey, PolicyEntry, PolicyKind, Spd};
+use uxfrm_io::nftables::XdpVerdict;
 
 use super::{
     super::{ChainKind, rules, run::Outcome},
@@ -24,7 +24,7 @@ fn is_uxfrms(spd: &Spd, plain: &Plain) -> bool {
         let all = spd.iter().filter(|entry| {
             (entry.direction(), entry.kind()) == (Direction::Out, kind) && fits(entry, plain, &flow)
         });
-        all.min_by_key(|entry| entry.place()).map(|entry| outcome(entry))
+        all.min_by_key(|entry| entry.precedence()).map(|entry| outcome(entry))
     };
     match first(PolicyKind::Sub) {
         Some(Outcome::Divert) => true,
@@ -104,7 +104,7 @@ proptest! {
         packets in prop::collection::vec(fragments(), 48),
         own in prop::collection::vec((any::<bool>(), any::<u8>()), 0..4),
     ) {
-        let mut gateway = Gateway::new(first, Defaults::default(), packets);
+        let mut gateway = Gateway::new(first, DefaultActions::default(), packets);
         let own: Vec<_> = own.into_iter().map(|(is_v4, host)| {
             let family = if is_v4 { uxfrm_engine::Family::V4 } else { uxfrm_engine::Family::V6 };
             address(family, host & 0x33)
@@ -116,7 +116,7 @@ proptest! {
             for plain in &gateway.guard.filter.packets {
                 let flow = plain.flow(ChainKind::Way);
                 let judged = gateway.guard.filter.replica.judge("way", &plain.sample(ChainKind::Way)).0;
-                let is_marked = judged == Verdict::Mark(DIVERTED);
+                let is_marked = judged == XdpVerdict::Mark(DIVERTED);
                 let wanted = is_uxfrms(spd, plain);
                 prop_assert_eq!(is_marked, wanted, "the chain: {:?}", flow);
                 let is_led = is_planned(&plan, &flow);

@@ -2,14 +2,17 @@
 
 use std::{cell::RefCell, rc::Rc};
 
-use uxfrm_io::nftables::{Change, Error, Filter, Keys, Replica, RuleId, Sample, Table, Verdict};
+use uxfrm_io::nftables::{
+    Error, PacketFilter, RuleId, SamplePacket, SetKeys, SimulatedTable, Table, TableChange,
+    XdpVerdict,
+};
 
 use super::{CHAINS, random::Plain};
 
 /// A replica that notes after each single change which of its packets pass.
 #[derive(Debug, Default)]
 pub(super) struct Watched {
-    pub(super) replica: Replica,
+    pub(super) replica: SimulatedTable,
     pub(super) packets: Vec<Plain>,
     pub(super) seen: Vec<Vec<bool>>,
     /// How many single changes it still makes, if it refuses some.
@@ -26,37 +29,37 @@ impl Watched {
     pub(super) fn passing(&self) -> Vec<bool> {
         let of_chain = |(part, chain)| {
             let judge = move |packet: &Plain| self.replica.judge(chain, &packet.sample(part)).0;
-            self.packets.iter().map(move |packet| judge(packet) == Verdict::Accept)
+            self.packets.iter().map(move |packet| judge(packet) == XdpVerdict::Accept)
         };
         CHAINS.into_iter().flat_map(of_chain).collect()
     }
 }
 
 /// A change key by key.
-pub(super) fn pieces(change: &Change) -> Vec<Change> {
-    let each = |keys: &Keys| {
+pub(super) fn pieces(change: &TableChange) -> Vec<TableChange> {
+    let each = |keys: &SetKeys| {
         let one = |key: &[u8]| {
-            let mut one = Keys::new(key.len());
+            let mut one = SetKeys::new(key.len());
             one.push(key);
             one
         };
         keys.iter().map(one).collect::<Vec<_>>()
     };
     match change {
-        Change::AddKeys { set, keys } => {
-            each(keys).into_iter().map(|keys| Change::AddKeys { set: *set, keys }).collect()
+        TableChange::AddKeys { set, keys } => {
+            each(keys).into_iter().map(|keys| TableChange::AddKeys { set: *set, keys }).collect()
         }
-        Change::DeleteKeys { set, keys } => {
-            each(keys).into_iter().map(|keys| Change::DeleteKeys { set: *set, keys }).collect()
+        TableChange::DeleteKeys { set, keys } => {
+            each(keys).into_iter().map(|keys| TableChange::DeleteKeys { set: *set, keys }).collect()
         }
-        Change::AddRule { .. }
-        | Change::DeleteRule { .. }
-        | Change::AddSet { .. }
-        | Change::DeleteSet { .. } => vec![change.clone()],
+        TableChange::AddRule { .. }
+        | TableChange::DeleteRule { .. }
+        | TableChange::AddSet { .. }
+        | TableChange::DeleteSet { .. } => vec![change.clone()],
     }
 }
 
-impl Filter for Watched {
+impl PacketFilter for Watched {
     fn install(&mut self, table: &Table) -> Result<(), Error> {
         self.replica.install(table)
     }
@@ -72,7 +75,7 @@ impl Filter for Watched {
         self.replica.replace_rules(table)
     }
 
-    fn change(&mut self, table: &str, changes: &[Change]) -> Result<Vec<RuleId>, Error> {
+    fn change(&mut self, table: &str, changes: &[TableChange]) -> Result<Vec<RuleId>, Error> {
         let mut made = Vec::new();
         for (place, piece) in changes.iter().flat_map(pieces).enumerate() {
             if self.room == Some(0) {
@@ -103,9 +106,9 @@ impl Filter for Watched {
 /// A replica that takes no table with sets at once.
 #[derive(Debug, Default)]
 pub(super) struct Narrow {
-    pub(super) replica: Replica,
+    pub(super) replica: SimulatedTable,
     /// What became of a packet after each time that all rules were told, or went.
-    pub(super) judged: Rc<RefCell<Vec<Verdict>>>,
+    pub(super) judged: Rc<RefCell<Vec<XdpVerdict>>>,
     pub(super) packet: Vec<u8>,
     /// Rules of a chain that are too many.
     pub(super) too_many: Option<usize>,
@@ -113,12 +116,12 @@ pub(super) struct Narrow {
 
 impl Narrow {
     pub(super) fn judge(&self) {
-        let sample = Sample { bytes: &self.packet, mark: 0, came_by: 0 };
+        let sample = SamplePacket { bytes: &self.packet, mark: 0, came_by: 0 };
         self.judged.borrow_mut().push(self.replica.judge("out", &sample).0);
     }
 }
 
-impl Filter for Narrow {
+impl PacketFilter for Narrow {
     fn install(&mut self, table: &Table) -> Result<(), Error> {
         if !table.sets.is_empty() {
             return Err(too_long());
@@ -140,7 +143,7 @@ impl Filter for Narrow {
         Ok(())
     }
 
-    fn change(&mut self, table: &str, changes: &[Change]) -> Result<Vec<RuleId>, Error> {
+    fn change(&mut self, table: &str, changes: &[TableChange]) -> Result<Vec<RuleId>, Error> {
         self.replica.change(table, changes)
     }
 

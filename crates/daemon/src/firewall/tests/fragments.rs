@@ -1,8 +1,8 @@
 //! Plain fragments: dropped early only if their datagram would be as well.
 
 use proptest::prelude::*;
-use uxfrm_engine::{Action, Defaults, Direction, Policy, PortMask};
-use uxfrm_io::nftables::{Sample, Verdict};
+use uxfrm_engine::{Action, DefaultActions, Direction, Policy, PortMask};
+use uxfrm_io::nftables::{SamplePacket, XdpVerdict};
 
 use super::{
     context,
@@ -31,7 +31,7 @@ fn later(whole: &Plain) -> Option<Plain> {
 }
 
 fn dropped(gateway: &Gateway, chain: &str, part: ChainKind, packet: &Plain) -> bool {
-    gateway.guard.filter.replica.judge(chain, &packet.sample(part)).0 == Verdict::Drop
+    gateway.guard.filter.replica.judge(chain, &packet.sample(part)).0 == XdpVerdict::Drop
 }
 
 /// Whether fragments tell all that a policy asks for, and none may be of IKE.
@@ -92,7 +92,7 @@ proptest! {
         packets in prop::collection::vec(packets(), 24),
         inbound in deeds(),
     ) {
-        let defaults = Defaults { inbound: inbound.0, forward: Action::Allow, ..Defaults::default() };
+        let defaults = DefaultActions { inbound: inbound.0, forward: Action::Allow, ..DefaultActions::default() };
         let mut gateway = Gateway::new(first, defaults, packets);
         check(&gateway)?;
         for request in requests {
@@ -108,7 +108,7 @@ proptest! {
         requests in prop::collection::vec(requests(), 1..15),
         packets in prop::collection::vec(packets(), 24),
     ) {
-        let mut gateway = Gateway::new(first, Defaults::default(), packets);
+        let mut gateway = Gateway::new(first, DefaultActions::default(), packets);
         for request in requests {
             let is_meant = match &request {
                 Request::Add(policies) => policies.iter().all(is_plain),
@@ -151,7 +151,7 @@ fn udp_to_the_end_of_a_tunnel_passes_under_a_policy_for_that_end() {
         spi: Spi(0),
         mode: Mode::Tunnel,
         reqid: Reqid(0),
-        level: Level::Required,
+        level: TemplateLevel::Required,
     };
     let policy = Policy {
         direction: Direction::In,
@@ -163,7 +163,7 @@ fn udp_to_the_end_of_a_tunnel_passes_under_a_policy_for_that_end() {
         templates: vec![template],
         ..tunnel(0, Action::Allow)
     };
-    let mut gateway = Gateway::new(vec![policy], Defaults::default(), Vec::new());
+    let mut gateway = Gateway::new(vec![policy], DefaultActions::default(), Vec::new());
     let fate = |gateway: &Gateway, to| {
         dropped(gateway, "in-fragments", ChainKind::In, &later(&udp(peer, to)).unwrap())
     };
@@ -182,8 +182,8 @@ fn what_may_be_of_ike_passes_under_what_blocks_all() {
         selector: Selector::any(Family::V4),
         ..tunnel(0, Action::Block)
     };
-    let default = Defaults { inbound: Action::Block, ..Defaults::default() };
-    for (policies, defaults) in [(vec![all], Defaults::default()), (Vec::new(), default)] {
+    let default = DefaultActions { inbound: Action::Block, ..DefaultActions::default() };
+    for (policies, defaults) in [(vec![all], DefaultActions::default()), (Vec::new(), default)] {
         let gateway = Gateway::new(policies, defaults, Vec::new());
         let of = |protocol| {
             let [source, destination] = [host, end].map(|octets| Ipv4Addr::from(octets).into());
@@ -202,8 +202,8 @@ fn a_kernel_without_routes_in_its_filter_judges_no_fragments() {
     let context = RulesetContext { parts: ChainKind::GUARD, ..context() };
     let guard = Firewall::install(Watched::default(), context, &blocking().current().spd).unwrap();
     let packet = udp([10, 1, 0, 1], [10, 2, 0, 1]);
-    let sample = Sample { bytes: &packet.bytes, mark: 0, came_by: 0 };
-    assert_eq!(guard.filter.replica.judge("out", &sample).0, Verdict::Drop);
+    let sample = SamplePacket { bytes: &packet.bytes, mark: 0, came_by: 0 };
+    assert_eq!(guard.filter.replica.judge("out", &sample).0, XdpVerdict::Drop);
     assert_eq!(guard.filter.replica.rules_of("fragments"), 0);
 }
 
@@ -225,7 +225,7 @@ fn no_fragment_of_ipv6_hides_a_protocol_from_a_policy_that_refuses_it() {
         for (selector, is_narrow) in [(any, part == ChainKind::In), (with_port, true)] {
             let direction = part.direction();
             let policy = Policy { direction, selector, ..tunnel(0, Action::Block) };
-            let gateway = Gateway::new(vec![policy], Defaults::default(), Vec::new());
+            let gateway = Gateway::new(vec![policy], DefaultActions::default(), Vec::new());
             for next in [0, 43, 44, 60, 6, 50, 99] {
                 let is_dropped = !is_narrow || [0, 43, 44, 60].contains(&next);
                 let fate = |chain, offset| dropped(&gateway, chain, part, &piece(next, offset));

@@ -3,10 +3,10 @@
 use proptest::prelude::*;
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{
-    Action, Change, Database, Defaults, Direction, DropReason, FlowKey, Moment, Policy,
-    PolicyChange, PolicyIndex, PolicyKey, PolicyKind, Spd,
+    Action, Database, DefaultActions, Direction, DropReason, FlowKey, Moment, Policy, PolicyChange,
+    PolicyIndex, PolicyKey, PolicyKind, Spd, Transaction,
 };
-use uxfrm_io::nftables::{Error, Verdict};
+use uxfrm_io::nftables::{Error, XdpVerdict};
 
 use super::super::{ChainKind, Firewall, RulesetContext, rules, run};
 use super::{
@@ -17,13 +17,13 @@ use super::{
 use crate::config::DIVERTED;
 
 /// What the policies say, one by one: the first that fits, sub before main.
-fn expected(spd: &Spd, part: ChainKind, flow: &FlowKey) -> (Verdict, Option<&'static str>) {
+fn expected(spd: &Spd, part: ChainKind, flow: &FlowKey) -> (XdpVerdict, Option<&'static str>) {
     let direction = part.direction();
     let first = |kind| {
         let fits = spd.iter().filter(|entry| {
             (entry.direction(), entry.kind()) == (direction, kind) && entry.matches(flow)
         });
-        fits.min_by_key(|entry| entry.place())
+        fits.min_by_key(|entry| entry.precedence())
             .map(|entry| rules::of_policy(part, &entry.policy()).0)
     };
     let outcome = match first(PolicyKind::Sub) {
@@ -32,21 +32,21 @@ fn expected(spd: &Spd, part: ChainKind, flow: &FlowKey) -> (Verdict, Option<&'st
         sub => first(PolicyKind::Main).or(sub),
     };
     match outcome {
-        Some(run::Outcome::Drop(reason)) => (Verdict::Drop, Some(reason.as_str())),
-        Some(run::Outcome::Divert) => (Verdict::Mark(DIVERTED), None),
+        Some(run::Outcome::Drop(reason)) => (XdpVerdict::Drop, Some(reason.as_str())),
+        Some(run::Outcome::Divert) => (XdpVerdict::Mark(DIVERTED), None),
         None if part != ChainKind::Way && spd.defaults().of(direction) == Action::Block => {
             let reason = match direction {
                 Direction::In | Direction::Forward => DropReason::InNoPolicy,
                 Direction::Out => DropReason::OutDefaultBlock,
             };
-            (Verdict::Drop, Some(reason.as_str()))
+            (XdpVerdict::Drop, Some(reason.as_str()))
         }
-        Some(run::Outcome::Pass) | None => (Verdict::Accept, None),
+        Some(run::Outcome::Pass) | None => (XdpVerdict::Accept, None),
     }
 }
 
 /// Does what is asked with the policies of these keys, as far as they are still there.
-fn make(change: &mut Change<'_>, keys: &[PolicyKey], request: Request) {
+fn make(change: &mut Transaction<'_>, keys: &[PolicyKey], request: Request) {
     match request {
         Request::Add(policies) => {
             policies.into_iter().for_each(|policy| drop(change.add_policy(policy)));
@@ -74,14 +74,18 @@ pub(super) struct Gateway {
 }
 
 impl Gateway {
-    pub(super) fn new(policies: Vec<Policy>, defaults: Defaults, packets: Vec<Plain>) -> Self {
+    pub(super) fn new(
+        policies: Vec<Policy>,
+        defaults: DefaultActions,
+        packets: Vec<Plain>,
+    ) -> Self {
         Self::with(ChainKind::ALL, policies, defaults, packets)
     }
 
     /// One that leads nothing to uxfrm: its table is half as large.
     pub(super) fn that_guards(
         policies: Vec<Policy>,
-        defaults: Defaults,
+        defaults: DefaultActions,
         packets: Vec<Plain>,
     ) -> Self {
         Self::with(ChainKind::GUARD, policies, defaults, packets)
@@ -90,11 +94,11 @@ impl Gateway {
     fn with(
         parts: &'static [ChainKind],
         policies: Vec<Policy>,
-        defaults: Defaults,
+        defaults: DefaultActions,
         packets: Vec<Plain>,
     ) -> Self {
         let mut database = Database::new(Backend::Auto, 1);
-        database.attend();
+        database.track_changes();
         database.apply(Moment(0), |change| {
             change.set_defaults(defaults);
             for policy in policies {
@@ -164,8 +168,13 @@ impl Gateway {
                     // own.
                     Some(last) => {
                         let fates = [wanted, expected(spd, part, &last)];
-                        let refused = fates.iter().any(|(verdict, _)| *verdict == Verdict::Drop);
-                        prop_assert!(!refused || judged.0 == Verdict::Drop, "{} {:?}", chain, flow);
+                        let refused = fates.iter().any(|(verdict, _)| *verdict == XdpVerdict::Drop);
+                        prop_assert!(
+                            !refused || judged.0 == XdpVerdict::Drop,
+                            "{} {:?}",
+                            chain,
+                            flow
+                        );
                     }
                 }
             }

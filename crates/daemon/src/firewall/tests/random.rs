@@ -4,11 +4,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use proptest::prelude::*;
 use uxfrm_engine::{
-    Action, Direction, Family, FlowKey, IfId, Level, Limits, Mark, Mode, Policy, PolicyFlags,
+    Action, Direction, Family, FlowKey, IfId, LifetimeLimits, Mark, Mode, Policy, PolicyFlags,
     PolicyIndex, PolicyKind, PortMask, Prefix, Priority, Reqid, SaProtocol, Selector, Spi,
-    Template,
+    Template, TemplateLevel,
 };
-use uxfrm_io::nftables::Sample;
+use uxfrm_io::nftables::SamplePacket;
 use uxfrm_packet::IpPacket;
 
 use super::{CHAINS, ChainKind};
@@ -22,8 +22,12 @@ pub(super) struct Plain {
 }
 
 impl Plain {
-    pub(super) fn sample(&self, part: ChainKind) -> Sample<'_> {
-        Sample { bytes: &self.bytes, mark: self.mark, came_by: self.came_by(part.direction()) }
+    pub(super) fn sample(&self, part: ChainKind) -> SamplePacket<'_> {
+        SamplePacket {
+            bytes: &self.bytes,
+            mark: self.mark,
+            came_by: self.came_by(part.direction()),
+        }
     }
 
     pub(super) fn flow(&self, part: ChainKind) -> FlowKey {
@@ -118,7 +122,7 @@ pub(super) fn deeds() -> impl Strategy<Value = (Action, Vec<Template>)> {
         spi: Spi(0),
         mode: Mode::Tunnel,
         reqid: Reqid(0),
-        level: Level::Required,
+        level: TemplateLevel::Required,
     };
     prop_oneof![
         4 => Just((Action::Allow, vec![template])),
@@ -147,7 +151,7 @@ pub(super) fn policies() -> impl Strategy<Value = Policy> {
             mark,
             if_id: IfId(if_id),
             flags: PolicyFlags::empty(),
-            limits: Limits::default(),
+            limits: LifetimeLimits::default(),
             offload: None,
         },
     )

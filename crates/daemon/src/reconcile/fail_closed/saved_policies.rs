@@ -26,8 +26,8 @@ use std::{
 
 use nix::{libc, unistd::Uid};
 use uxfrm_engine::{
-    Action, Defaults, Direction, IfId, Mark, PolicyEntry, PolicyKind, PortMask, Prefix, Priority,
-    Selector, Spd,
+    Action, DefaultActions, Direction, IfId, Mark, PolicyEntry, PolicyKind, PortMask, Prefix,
+    Priority, Selector, Spd,
 };
 
 use crate::batch::provenance::FileOwned;
@@ -114,7 +114,7 @@ impl Verdict {
 /// never there at once.
 pub(super) fn portray(spd: &Spd, written: &FileOwned) -> impl Iterator<Item = SavedPolicy> {
     let mut entries: Vec<_> = spd.iter().collect();
-    entries.sort_unstable_by_key(|entry| (entry.kind() == PolicyKind::Main, entry.place()));
+    entries.sort_unstable_by_key(|entry| (entry.kind() == PolicyKind::Main, entry.precedence()));
     entries.into_iter().map(|entry| SavedPolicy {
         direction: entry.direction(),
         kind: entry.kind(),
@@ -125,7 +125,7 @@ pub(super) fn portray(spd: &Spd, written: &FileOwned) -> impl Iterator<Item = Sa
             PolicyOrigin::Programs
         },
         is_held: entry.is_held(),
-        priority: entry.place().priority(),
+        priority: entry.precedence().priority(),
         selector: entry.selector(),
         mark: entry.mark(),
         if_id: entry.if_id(),
@@ -134,7 +134,7 @@ pub(super) fn portray(spd: &Spd, written: &FileOwned) -> impl Iterator<Item = Sa
 
 /// Directions in which the defaults refuse, and by whose word.
 pub(super) fn refusing(spd: &Spd, written: &FileOwned) -> Vec<(Direction, PolicyOrigin)> {
-    let blocks = |defaults: Defaults, way| defaults.of(way) == Action::Block;
+    let blocks = |defaults: DefaultActions, way| defaults.of(way) == Action::Block;
     let blocked = DIRECTIONS.into_iter().filter(|way| blocks(spd.defaults(), *way));
     let origin = |way| {
         if blocks(written.defaults(), way) {

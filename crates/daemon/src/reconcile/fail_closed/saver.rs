@@ -84,7 +84,7 @@ impl PolicySaver {
         let (snapshot, written) = (database.snapshot(), written.clone());
         let (directory, waker) = (self.directory.clone(), self.waker.clone());
         thread::Builder::new().name("policies".into()).spawn(move || {
-            if let Err(error) = priority::stand_back() {
+            if let Err(error) = priority::lower_priority() {
                 tracing::debug!(%error, "policies are written down beside the lanes");
             }
             let begun = now();

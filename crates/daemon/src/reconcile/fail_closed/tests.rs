@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use proptest::prelude::*;
 use uxfrm_crypto::Backend;
-use uxfrm_engine::{FlowKey, IfId, Lookup, Mark, PolicyKind, PortMask};
+use uxfrm_engine::{FlowKey, IfId, Mark, PolicyKind, PolicyLookup, PortMask};
 
 use super::{
     saved_policies::{self, PolicyOrigin, SavedPolicies, SavedPolicy, Verdict},
@@ -45,9 +45,9 @@ fn outcome(database: &Database, to: &str) -> Verdict {
         ifindex: 0,
     };
     match database.current().spd.lookup(Direction::Out, &flow) {
-        Lookup::Policy(entry) => Verdict::of(entry),
-        Lookup::Default(Action::Allow) => Verdict::Pass,
-        Lookup::Default(Action::Block) => Verdict::Refuse,
+        PolicyLookup::Policy(entry) => Verdict::of(entry),
+        PolicyLookup::Default(Action::Allow) => Verdict::Pass,
+        PolicyLookup::Default(Action::Block) => Verdict::Refuse,
     }
 }
 

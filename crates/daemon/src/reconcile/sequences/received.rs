@@ -124,7 +124,7 @@ impl NumberRate {
             window.reserve(back);
             (self.drawn_back, self.quiet) = (Some(back), now.plus(QUIET));
         }
-        window.go_on();
+        window.raise_edge();
         None
     }
 

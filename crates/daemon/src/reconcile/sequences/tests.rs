@@ -61,7 +61,7 @@ impl Runs {
     fn start_empty(&self) -> Run {
         let store = self.open();
         let mut database = Database::new(Backend::Portable, 1);
-        database.attend_with(store.keeper());
+        database.track_changes_with(store.keeper());
         Run(database, store)
     }
 

@@ -3,10 +3,10 @@
 
 use anyhow::Context as _;
 use uxfrm_crypto::Backend;
-use uxfrm_engine::{Database, Moment, Output, Received, Sa};
+use uxfrm_engine::{Database, Moment, Output, ReceivedPacket, Sa};
 use uxfrm_io::poll::Poller;
 use uxfrm_packet::{Batch, PacketBuf, Pool};
-use uxfrm_testkit::taken_apart;
+use uxfrm_testkit::split_burst;
 
 use super::{
     super::client::{GROUPS, IKE, SCRIPT},
@@ -71,12 +71,12 @@ impl Site {
         let mut store = SequenceStore::on(disk, Some(remembered), machine::draw)?;
         let condition = store.condition();
         let mut database = Database::new(Backend::Portable, seed);
-        database.attend_with(store.keeper());
+        database.track_changes_with(store.keeper());
         let mut devices = Devices::plug(&[], DeviceCreation::DryRun, 0, &mut database)?;
         let nic = self.offload.map(|_| Nic::new(&mut devices, self.starts));
         let mut xfrm = XfrmServer::seeded(seed, ACQUIRE_EXPIRES, 8);
         let restored = told.restore(&mut xfrm, &mut database, &mut store)?;
-        database.share_numbers();
+        database.push_sequence_limits();
         database.publish();
         Ok(Building {
             told,
@@ -105,7 +105,7 @@ impl Site {
         let (wire, delivered) = before.drain();
         let Building { told, restored, store, mut database, devices, nic, .. } = building;
         let waiting = before.workers.iter().enumerate().flat_map(|(number, worker)| {
-            worker.portray_waiting().into_iter().map(move |packet| (number, packet))
+            worker.copy_waiting().into_iter().map(move |packet| (number, packet))
         });
         let device_events: Vec<_> =
             before.events.drain(..).chain(before.device_events.drain(..)).collect();
@@ -153,7 +153,7 @@ impl Site {
         for (number, packets) in waiting {
             run.given[0] += packets.iter().map(|packet| packet.count as u64).sum::<u64>();
             let Run { workers, pool, out, .. } = &mut run;
-            workers[number].wait_with(packets, now(), pool, out);
+            workers[number].adopt_waiting(packets, now(), pool, out);
             wire.extend(run.collect().0);
         }
         self.run = Some(run);
@@ -167,11 +167,11 @@ impl Run {
         let Some(Nic { nic, queues, .. }) = &mut self.nic else { return Default::default() };
         let mut wire = Batch::new();
         nic.lock().unwrap().complete(Moment(u64::MAX), &mut wire, queues);
-        let mut received: Vec<Received> = queues.drain().collect();
+        let mut received: Vec<ReceivedPacket> = queues.drain().collect();
         self.given[1] += received.len() as u64;
         let Self { workers, pool, out, .. } = self;
         workers[0].inbound_from_device(&mut received, now(), pool, out);
         let delivered = self.collect().1;
-        (wire.drain().flat_map(|sent| taken_apart(&sent)).collect(), delivered)
+        (wire.drain().flat_map(|sent| split_burst(&sent)).collect(), delivered)
     }
 }

@@ -8,8 +8,8 @@ use super::*;
 /// A process, and its end of the link.
 fn process() -> (Gateway, Link) {
     let (ours, theirs) = Link::pair().unwrap();
-    ours.be_patient_for(Duration::from_secs(60)).unwrap();
-    theirs.be_patient_for(Duration::from_secs(60)).unwrap();
+    ours.set_timeout(Duration::from_secs(60)).unwrap();
+    theirs.set_timeout(Duration::from_secs(60)).unwrap();
     // Whatever this test's own parent ignores, as `nohup` does.
     let process =
         Command::new("env").args(["--default-signal=HUP", "sleep", "1000"]).spawn().unwrap();

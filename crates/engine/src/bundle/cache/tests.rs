@@ -9,9 +9,9 @@ use uxfrm_crypto::Backend;
 
 use super::*;
 use crate::{
-    Budget, Database, Direction, HostAddresses, Level, Limits, Lookup, Mark, Mode, Policy,
-    PortMask, Prefix, Reqid, SaConfig, SaProtocol, Selector, Spi, Template, sa::sample,
-    spd::table::tests::policy,
+    Database, Direction, HostAddresses, LifetimeLimits, Mark, Mode, Policy, PolicyLookup, PortMask,
+    Prefix, Reqid, SaConfig, SaProtocol, Selector, SoftHardLimit, Spi, Template, TemplateLevel,
+    sa::sample, spd::table::tests::policy,
 };
 
 const PEER: &str = "192.0.2.2";
@@ -34,7 +34,7 @@ fn tunnel(net: u8) -> Policy {
         spi: Spi(0),
         mode: Mode::Tunnel,
         reqid: Reqid(1),
-        level: Level::Required,
+        level: TemplateLevel::Required,
     }];
     policy
 }
@@ -73,7 +73,7 @@ impl Stage {
 
     fn resolve(&mut self, flow: &FlowKey) -> Resolution {
         let snapshot = self.database.snapshot();
-        let Lookup::Policy(entry) = snapshot.spd.lookup(Direction::Out, flow) else {
+        let PolicyLookup::Policy(entry) = snapshot.spd.lookup(Direction::Out, flow) else {
             panic!("{flow:?} has a policy")
         };
         let deciding: Deciding<'_> = [entry].into_iter().collect();
@@ -144,7 +144,10 @@ fn updated_sa_gets_new_bundle() {
     let mut stage = Stage::new();
     stage.begin();
     stage.place(&to(10, 1));
-    let limits = Limits { packets: Budget { soft: 9, hard: 99 }, ..Limits::default() };
+    let limits = LifetimeLimits {
+        packets: SoftHardLimit { soft: 9, hard: 99 },
+        ..LifetimeLimits::default()
+    };
     let words = SaConfig { limits, ..sample(PEER, 1) };
     stage.database.apply(Moment(0), |change| change.update_sa(words).map(drop)).unwrap();
     stage.begin();
@@ -178,7 +181,7 @@ fn host_change_rebuilds_all_bundles() {
     let place = stage.place(&to(10, 1));
     let before = stage.cache.bundle(place).inner_mtu;
     let host =
-        Host { addresses: HostAddresses::default(), mtu: 1000, narrow: crate::NarrowPaths::new() };
+        HostView { addresses: HostAddresses::default(), mtu: 1000, narrow: crate::PathMtus::new() };
     stage.database.set_host(host);
     stage.settings.mtu = 1000;
     assert!(stage.begin());

@@ -52,8 +52,8 @@ fn number_is_accepted_once_across_migration() {
 #[test]
 fn late_counts_go_to_migrated_sa() {
     let mut database = database();
-    let hard = |hard| Budget { hard, ..Budget::default() };
-    let limits = Limits { packets: hard(6), ..Limits::default() };
+    let hard = |hard| SoftHardLimit { hard, ..SoftHardLimit::default() };
+    let limits = LifetimeLimits { packets: hard(6), ..LifetimeLimits::default() };
     let old = add(&mut database, SaConfig { limits, ..sample("10.0.0.2", 1) }).unwrap();
     let go = |database: &mut Database, old: &Arc<Sa>, to: &str| {
         let to = SaMove { destination: to.parse().unwrap(), ..SaMove::of(old) };
@@ -61,17 +61,17 @@ fn late_counts_go_to_migrated_sa() {
         database.apply(at(5), |change| change.move_sas(moved)).unwrap().remove(0)
     };
     let counts = |sa: &Sa| (sa.usage().packets(), sa.usage().bytes());
-    assert_eq!(old.charge(2, 200, at(1)), Charge::Ok);
+    assert_eq!(old.charge(2, 200, at(1)), ChargeOutcome::Ok);
     let new = go(&mut database, &old, "10.0.0.8");
     assert_eq!((counts(&old), counts(&new)), ((2, 200), (2, 200)));
-    assert_eq!(old.charge(2, 300, at(6)), Charge::Ok);
+    assert_eq!(old.charge(2, 300, at(6)), ChargeOutcome::Ok);
     assert_eq!((counts(&old), counts(&new)), ((2, 200), (4, 500)));
     let newest = go(&mut database, &new, "10.0.0.9");
-    assert_eq!(new.charge(1, 10, at(7)), Charge::Ok);
-    assert_eq!(old.charge(2, 20, at(7)), Charge::Crossing, "of two not both pass");
-    assert_eq!(old.charge(1, 10, at(7)), Charge::Ok);
-    assert_eq!([&old, &new].map(|late| late.charge(1, 10, at(7))), [Charge::Expired; 2]);
+    assert_eq!(new.charge(1, 10, at(7)), ChargeOutcome::Ok);
+    assert_eq!(old.charge(2, 20, at(7)), ChargeOutcome::NeedsPerPacket, "of two not both pass");
+    assert_eq!(old.charge(1, 10, at(7)), ChargeOutcome::Ok);
+    assert_eq!([&old, &new].map(|late| late.charge(1, 10, at(7))), [ChargeOutcome::Expired; 2]);
     assert_eq!(counts(&newest), (6, 520));
-    assert_eq!(newest.charge(1, 10, at(8)), Charge::HardLimit);
+    assert_eq!(newest.charge(1, 10, at(8)), ChargeOutcome::HardLimit);
     assert_eq!((counts(&old), counts(&new), counts(&newest)), ((2, 200), (4, 500), (6, 520)));
 }

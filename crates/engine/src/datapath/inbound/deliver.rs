@@ -1,19 +1,21 @@
 //! Stages 8 to 10: policy check and delivery to the host, coalesced where the host takes
 //! super-packets.
 
-use uxfrm_packet::{Batch, Checksum, Notes, PacketBuf, Pool, Protocol, Segments, SizeClass};
+use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Protocol, Segments, SizeClass, SliceMeta};
 
 use super::slow::icmp_flow::icmp_inner_flow;
 use super::slow::policy_check::{PlainPacket, SecPath, check};
 use super::{Fate, Inbound, PolicyLookups, RxItem};
 use crate::datapath::context::BatchCtx;
-use crate::{AnswerId, DropReason, Family, HostPort, Ruling, Selector, Stage, UdpSuper, Watch};
+use crate::{
+    DropReason, Family, HostPort, PolicyOutcome, Selector, Stage, StageWatch, UdpSuper, VerdictId,
+};
 
 impl Inbound {
     /// Stages 8 to 10.
-    pub(super) fn deliver(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl Watch) {
+    pub(super) fn deliver(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl StageWatch) {
         self.look_up(ctx);
-        watch.passed(Stage::LookUp);
+        watch.stage_done(Stage::LookUp);
         self.deliver_checked(ctx);
     }
 
@@ -47,13 +49,13 @@ impl Inbound {
         let PolicyLookups { flows, spis, directions, known, .. } = &mut self.lookups;
         let spd = &ctx.snapshot.spd;
         if let ([flow], [spi], [direction]) = (&**flows, &**spis, &**directions) {
-            return known.push(self.policies.know(spd, *direction, flow, *spi));
+            return known.push(self.policies.lookup_cached(spd, *direction, flow, *spi));
         }
         let mut from = 0;
         for run in directions.chunk_by(|a, b| a == b) {
             let these = from..from + run.len();
             let (flows, spis) = (&flows[these.clone()], &spis[these.clone()]);
-            self.policies.know_each(spd, run[0], flows, spis, known);
+            self.policies.lookup_cached_batch(spd, run[0], flows, spis, known);
             from = these.end;
         }
     }
@@ -82,7 +84,7 @@ impl Inbound {
     #[inline]
     fn sa_satisfies(&mut self, only: u32, lookup: u32) -> bool {
         let (entry, known) = (&self.rx_cache[only as usize], self.lookups.known[lookup as usize]);
-        let answer = known.answer;
+        let answer = known.verdict;
         if !entry.lets_pass(known) {
             return false;
         }
@@ -147,7 +149,7 @@ impl Inbound {
         let path: SecPath<'_> =
             item.path.iter().map(|entry| &*self.rx_cache[*entry as usize].sa).collect();
         let (flow, direction) = (self.lookups.flows[lookup], self.lookups.directions[lookup]);
-        let answer = self.lookups.known[lookup].answer;
+        let answer = self.lookups.known[lookup].verdict;
         // A verdict is for one address family.
         let family = Selector::any(Family::of(flow.source));
         let any_flow = path.iter().all(|sa| sa.config().selector.is_none_or(|own| own == family));
@@ -157,7 +159,7 @@ impl Inbound {
         check(ctx.snapshot, &mut self.policies, &packet, ctx.now)?;
         drop(packet);
         let [only] = *item.path.as_slice() else { return Ok(()) };
-        if answer.ruling() == Ruling::Default {
+        if answer.outcome() == PolicyOutcome::Default {
             return Ok(());
         }
         let entry = &mut self.rx_cache[only as usize];
@@ -165,7 +167,7 @@ impl Inbound {
             entry.passes = Some(answer);
         }
         if reported.is_none() {
-            self.policies.teach_passing(direction, &flow, answer, &entry.sa);
+            self.policies.set_inbound_pass(direction, &flow, answer, &entry.sa);
         }
         Ok(())
     }
@@ -189,7 +191,8 @@ impl Inbound {
         let may_coalesce = may_coalesce(ctx.settings.host, protocol);
         let Some(buffer) = &self.buffers[item.buffer as usize] else { return };
         if is_burst(buffer) {
-            let notes = Notes { mark: item.mark, if_id: buffer.if_id, checksum: item.checksum() };
+            let notes =
+                SliceMeta { mark: item.mark, if_id: buffer.if_id, checksum: item.checksum() };
             let bytes = item.bytes(buffer);
             if may_coalesce {
                 self.coalescer.offer_slice(bytes, notes, ctx.pool, &mut ctx.out.host);
@@ -239,7 +242,7 @@ impl RxItem {
 pub(super) struct VerifiedRun {
     /// Look-up and SA of the latest packet.
     by: Option<(u32, u32)>,
-    answer: Option<AnswerId>,
+    answer: Option<VerdictId>,
     packets: u32,
     bytes: u64,
 }
@@ -255,10 +258,10 @@ pub(super) fn may_coalesce(host: HostPort, protocol: Protocol) -> bool {
 
 #[inline(always)]
 pub(super) fn is_burst(buffer: &PacketBuf) -> bool {
-    matches!(buffer.segments, Segments::Train { .. })
+    matches!(buffer.segments, Segments::Burst { .. })
 }
 
-fn push_single(bytes: &[u8], notes: Notes, pool: &mut Pool, host: &mut Batch) {
+fn push_single(bytes: &[u8], notes: SliceMeta, pool: &mut Pool, host: &mut Batch) {
     let mut packet = copy(bytes, pool);
     (packet.mark, packet.if_id, packet.checksum) = (notes.mark, notes.if_id, notes.checksum);
     host.push(packet);

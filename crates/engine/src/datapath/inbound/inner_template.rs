@@ -3,7 +3,7 @@
 //!
 //! All other packets, and those to be dropped, are left to the slow path.
 
-use uxfrm_packet::{Outline, PacketBuf};
+use uxfrm_packet::{HeaderTemplate, PacketBuf};
 
 use super::rx_cache::{EspFraming, RxTally, RxTemplates};
 use super::{Fate, Inbound, PolicyLookups, SealedEsp, narrow};
@@ -13,7 +13,7 @@ use crate::{Direction, FlowKey, Mode, Spi, ecn};
 /// Template of a plain packet that an SA carried.
 #[derive(Debug)]
 pub(super) struct InnerTemplate {
-    outline: Outline,
+    outline: HeaderTemplate,
     pub(super) flow: FlowKey,
     pub(super) direction: Direction,
     /// Index of the flow's look-up in this batch, if queued.
@@ -38,11 +38,11 @@ impl InnerTemplate {
         direction: Direction,
         lookup: u32,
     ) -> Option<Self> {
-        let outline = Outline::of(packet)?;
+        let outline = HeaderTemplate::of(packet)?;
         Some(Self { outline, flow, direction, lookup: Some(lookup) })
     }
 
-    pub(super) fn outline(&self) -> Outline {
+    pub(super) fn outline(&self) -> HeaderTemplate {
         self.outline
     }
 
@@ -50,7 +50,7 @@ impl InnerTemplate {
     #[inline(always)]
     fn extent(&self, mark: u32, if_id: u32, bytes: &[u8]) -> Option<usize> {
         let is_its = (mark, if_id) == (self.flow.mark, self.flow.if_id);
-        self.outline.read(bytes).filter(|_| is_its).map(|extent| extent.len)
+        self.outline.matches_with_checksum(bytes).filter(|_| is_its).map(|extent| extent.len)
     }
 
     /// Bounds of the decrypted inner packet if it matches the template and needs no ECN rewrite.

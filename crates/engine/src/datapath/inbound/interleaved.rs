@@ -6,7 +6,7 @@
 use std::vec::Drain;
 
 use arrayvec::ArrayVec;
-use uxfrm_crypto::{Authenticity, OpenJob};
+use uxfrm_crypto::{OpenJob, OpenStatus};
 use uxfrm_packet::{PacketBuf, Protocol, Version};
 
 use super::deliver::{is_burst, may_coalesce};
@@ -20,7 +20,7 @@ use super::slow::parse_outer;
 use super::{DATA_AHEAD, Fate, Inbound, META_AHEAD, PIECE, RxItem, narrow};
 use crate::datapath::back_off::BackOff;
 use crate::datapath::context::BatchCtx;
-use crate::{AnswerId, DropReason, HostPort, Stage, Watch};
+use crate::{DropReason, HostPort, Stage, StageWatch, VerdictId};
 
 /// Scratch of this fast path; lists are parallel to `packets`.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ struct RxMatch {
 #[derive(Clone, Copy, Debug)]
 struct RxSaTally {
     entry: u32,
-    answer: AnswerId,
+    answer: VerdictId,
     version: Version,
     limit_check: LimitCheck,
     packets: u32,
@@ -75,7 +75,7 @@ impl Inbound {
         &mut self,
         rest: &mut Drain<'_, PacketBuf>,
         ctx: &mut BatchCtx<'_>,
-        watch: &mut impl Watch,
+        watch: &mut impl StageWatch,
     ) -> bool {
         if rest.len() < MIN_PACKETS
             || !self.marks.is_empty()
@@ -91,11 +91,11 @@ impl Inbound {
         let mut all = true;
         while worth && all && matched > 0 {
             self.interleaved.packets.extend(rest.take(matched));
-            watch.passed(Stage::Peel);
+            watch.stage_done(Stage::Peel);
             self.open_interleaved(ctx);
-            watch.passed(Stage::Open);
+            watch.stage_done(Stage::Open);
             all = self.accept_interleaved();
-            watch.passed(Stage::Accept);
+            watch.stage_done(Stage::Accept);
             matched = if all { self.match_interleaved(rest.as_slice(), ctx) } else { 0 };
         }
         if worth {
@@ -107,14 +107,14 @@ impl Inbound {
 
     /// Charges the SAs and delivers what their limits allow. Opened packets that were not accepted
     /// take the slow path.
-    fn deliver_interleaved(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl Watch) {
+    fn deliver_interleaved(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl StageWatch) {
         let is_all = self.leave_interleaved();
         if !self.charge_interleaved(ctx) {
             self.drop_interleaved(ctx);
         }
-        watch.passed(Stage::Accept);
+        watch.stage_done(Stage::Accept);
         self.send_interleaved(ctx);
-        watch.passed(Stage::Deliver);
+        watch.stage_done(Stage::Deliver);
         if !is_all {
             self.continue_opened(ctx, watch);
         }
@@ -176,7 +176,7 @@ impl Inbound {
             let Some(record) = rx_cache.record(place) else { continue };
             record.sa.fetch_active();
             record.key.prefetch_head();
-            policies.fetch(record.answer);
+            policies.prefetch_counters(record.answer);
             records.push((record, low));
         }
         records.iter().for_each(|(record, _)| record.sa.fetch_live());
@@ -197,17 +197,17 @@ impl Inbound {
         let templates = self.rx_cache.templates(place)?;
         let InnerTemplate { flow, direction, .. } = templates.inner.as_ref()?;
         let spi = entry.framing.spi;
-        let known = self.policies.know(&ctx.snapshot.spd, *direction, flow, spi);
+        let known = self.policies.lookup_cached(&ctx.snapshot.spd, *direction, flow, spi);
         if !entry.lets_pass(known) {
             return None;
         }
-        if self.rx_cache.refresh_record(place, known.answer) {
+        if self.rx_cache.refresh_record(place, known.verdict) {
             return Some(());
         }
         let record = RxRecord::of(
             &self.rx_cache[place as usize],
             self.rx_cache.templates(place)?,
-            known.answer,
+            known.verdict,
         )?;
         self.rx_cache.store_record(place, record);
         Some(())
@@ -247,7 +247,7 @@ impl Inbound {
         for ((packet, RxMatch { entry: place, tally, matched }), verdict) in opened {
             let Some(record) = rx_cache.record(*place) else { break };
             let inner_packet = record.inner_packet(matched, packet);
-            let Some(inner_packet) = inner_packet.filter(|_| *verdict == Authenticity::Authentic)
+            let Some(inner_packet) = inner_packet.filter(|_| *verdict == OpenStatus::Authentic)
             else {
                 break;
             };
@@ -333,7 +333,7 @@ impl Inbound {
             inner_packet.frame(packet);
         }
         for tally in tallies.iter().filter(|tally| tally.packets > 0) {
-            policies.know_again(tally.version);
+            policies.count_revalidated(tally.version);
             policies.count_first(tally.answer, tally.packets, tally.bytes);
             traffic.sent_bytes += tally.bytes;
         }

@@ -1,15 +1,15 @@
 //! Stages 5 to 7: decrypts a batch in place, advances replay windows and charges SAs.
 
 use arrayvec::ArrayVec;
-use uxfrm_crypto::{Authenticity, Crypter, OpenJob, SeqHigh};
+use uxfrm_crypto::{Crypter, OpenJob, OpenStatus, SeqHigh};
 use uxfrm_packet::PacketBuf;
 
 use super::rx_cache::{LimitCheck, RxEntry, RxTally};
 use super::slow::device::Opener;
 use super::{Fate, Inbound, SealedEsp};
 use crate::datapath::context::BatchCtx;
-use crate::sa::replay::Candidate;
-use crate::{Charge, DropReason, Event, Sa};
+use crate::sa::replay::UncheckedSeq;
+use crate::{ChargeOutcome, DropReason, Event, Sa};
 
 /// Enough for the library's bursts, small enough for the stack and the L1 cache.
 const CHUNK: usize = 64;
@@ -37,7 +37,7 @@ impl Inbound {
                 let (Opener::Engine, Some(esp)) = (packet.params.opener, esp) else {
                     // Keeps the verdicts in order.
                     run(ctx.crypter, &mut jobs, verdicts);
-                    verdicts.push(packet.params.opener.verdict().unwrap_or(Authenticity::Runt));
+                    verdicts.push(packet.params.opener.verdict().unwrap_or(OpenStatus::TooShort));
                     continue;
                 };
                 jobs.push(OpenJob::in_place(key, state.high_of(packet.number), esp));
@@ -65,7 +65,7 @@ impl Inbound {
     fn accept_all(
         &mut self,
         sealed: &mut [SealedEsp],
-        verdicts: &[Authenticity],
+        verdicts: &[OpenStatus],
         ctx: &mut BatchCtx<'_>,
     ) -> bool {
         let Some(first) = sealed.first() else { return false };
@@ -77,9 +77,9 @@ impl Inbound {
                 tally = self.rx_cache.tally(sealed[at].entry);
             }
             let accepted = match verdicts[at] {
-                Authenticity::Authentic => self.accept_first(&sealed[at..], &verdicts[at..]),
-                Authenticity::Forged => Err(self.explain(&sealed[at], DropReason::InForged)),
-                Authenticity::Runt | Authenticity::Pending => Err(DropReason::InRunt),
+                OpenStatus::Authentic => self.accept_first(&sealed[at..], &verdicts[at..]),
+                OpenStatus::Forged => Err(self.explain(&sealed[at], DropReason::InForged)),
+                OpenStatus::TooShort | OpenStatus::Pending => Err(DropReason::InRunt),
             };
             let next = at + accepted.unwrap_or(1);
             match accepted {
@@ -108,7 +108,7 @@ impl Inbound {
     fn accept_first(
         &self,
         sealed: &[SealedEsp],
-        verdicts: &[Authenticity],
+        verdicts: &[OpenStatus],
     ) -> Result<usize, DropReason> {
         match sealed {
             [first, second, ..] if second.entry == first.entry => {
@@ -126,12 +126,12 @@ impl Inbound {
     fn accept_run_of_sa(
         &self,
         sealed: &[SealedEsp],
-        verdicts: &[Authenticity],
+        verdicts: &[OpenStatus],
     ) -> Result<usize, DropReason> {
         let SealedEsp { entry, number, .. } = sealed[0];
         let window = self.rx_cache[entry as usize].sa.replay();
         let run = sealed.iter().zip(verdicts).take_while(|(packet, verdict)| {
-            packet.entry == entry && **verdict == Authenticity::Authentic
+            packet.entry == entry && **verdict == OpenStatus::Authentic
         });
         match window.accept_some(run.map(|(packet, _)| packet.number)) {
             0 => window.accept(number).map(|()| 1),
@@ -206,16 +206,16 @@ impl LimitCheck {
             Self::Pass => true,
             Self::Expired => false,
             Self::PerPacket => match sa.charge(1, bytes.into(), ctx.now) {
-                Charge::Ok => true,
-                Charge::SoftLimit => {
+                ChargeOutcome::Ok => true,
+                ChargeOutcome::SoftLimit => {
                     ctx.push_event(Event::SaSoftLimit(sa.id()));
                     true
                 }
-                Charge::HardLimit => {
+                ChargeOutcome::HardLimit => {
                     ctx.push_event(Event::SaHardLimit(sa.id()));
                     false
                 }
-                Charge::Crossing | Charge::Expired => false,
+                ChargeOutcome::NeedsPerPacket | ChargeOutcome::Expired => false,
             },
         }
     }
@@ -260,7 +260,7 @@ impl<'a> BufferCursor<'a> {
 impl RxEntry {
     /// Upper half of an extended sequence number.
     #[inline(always)]
-    pub(super) fn high_of(&self, number: Candidate) -> SeqHigh {
+    pub(super) fn high_of(&self, number: UncheckedSeq) -> SeqHigh {
         match self.extended {
             true => SeqHigh::Esn(upper_half(number.number())),
             false => SeqHigh::None,
@@ -280,17 +280,17 @@ impl RxEntry {
 #[inline]
 pub(super) fn charge(sa: &Sa, packets: u32, bytes: u64, ctx: &mut BatchCtx<'_>) -> LimitCheck {
     match sa.charge(packets, bytes, ctx.now) {
-        Charge::Ok => LimitCheck::Pass,
-        Charge::SoftLimit => {
+        ChargeOutcome::Ok => LimitCheck::Pass,
+        ChargeOutcome::SoftLimit => {
             ctx.push_event(Event::SaSoftLimit(sa.id()));
             LimitCheck::Pass
         }
-        Charge::Crossing => LimitCheck::PerPacket,
-        Charge::HardLimit => {
+        ChargeOutcome::NeedsPerPacket => LimitCheck::PerPacket,
+        ChargeOutcome::HardLimit => {
             ctx.push_event(Event::SaHardLimit(sa.id()));
             LimitCheck::Expired
         }
-        Charge::Expired => LimitCheck::Expired,
+        ChargeOutcome::Expired => LimitCheck::Expired,
     }
 }
 
@@ -298,7 +298,7 @@ pub(super) fn charge(sa: &Sa, packets: u32, bytes: u64, ctx: &mut BatchCtx<'_>) 
 fn run(
     crypter: &mut Crypter,
     jobs: &mut ArrayVec<OpenJob<'_>, CHUNK>,
-    verdicts: &mut Vec<Authenticity>,
+    verdicts: &mut Vec<OpenStatus>,
 ) {
     if jobs.is_empty() {
         return;

@@ -4,13 +4,13 @@
 
 use std::ops::Range;
 
-use uxfrm_packet::{Extent, Outline, PacketBuf, UdpPath, esp, udp};
+use uxfrm_packet::{HeaderTemplate, PacketBuf, ParsedLen, UdpPath, esp, udp};
 
 use super::rx_cache::RxCache;
 use super::slow::parse_outer::EspBounds;
 use super::{DecapParams, Fate, Inbound, RxItem, SealedEsp, narrow};
 use crate::UdpEncapKind;
-use crate::sa::replay::{Candidate, ReplayWindow};
+use crate::sa::replay::{ReplayWindow, UncheckedSeq};
 
 /// Outer headers of a packet that the engine opens and that came from the SA's own source.
 #[derive(Clone, Debug)]
@@ -26,9 +26,9 @@ pub(super) struct OuterTemplate {
 
 #[derive(Clone, Debug)]
 enum OuterMatch {
-    Ip(Outline),
+    Ip(HeaderTemplate),
     /// Nothing between UDP and ESP.
-    Udp(Outline),
+    Udp(HeaderTemplate),
     /// A socket removed both headers.
     Socket(UdpPath),
 }
@@ -47,7 +47,7 @@ pub(super) struct MatchedEsp {
     /// Offset of ESP in the packet, and its length.
     pub(super) at: u32,
     pub(super) len: u32,
-    pub(super) number: Candidate,
+    pub(super) number: UncheckedSeq,
     pub(super) tos: u8,
 }
 
@@ -61,7 +61,7 @@ impl OuterTemplate {
     ) -> Option<Self> {
         let EspBounds { at, len, spi, outer_hdr, .. } = *location;
         let outside = outer_hdr.map_or(0, |outer_hdr| usize::from(outer_hdr.len));
-        let outline = || Outline::of(item.bytes(buffer).get(..at + len)?);
+        let outline = || HeaderTemplate::of(item.bytes(buffer).get(..at + len)?);
         let outer_match = match (location.encap, at - outside) {
             (Some(UdpEncapKind::Esp), 0) if outer_hdr.is_none() => OuterMatch::Socket(buffer.udp?),
             (Some(UdpEncapKind::Esp), udp::HEADER_LEN) => OuterMatch::Udp(outline()?),
@@ -74,7 +74,7 @@ impl OuterTemplate {
     }
 
     /// Header template of a packet with IP and ESP alone.
-    pub(super) fn outline(&self) -> Option<Outline> {
+    pub(super) fn outline(&self) -> Option<HeaderTemplate> {
         match self.outer_match {
             OuterMatch::Ip(outline) => Some(outline),
             OuterMatch::Udp(_) | OuterMatch::Socket(_) => None,
@@ -92,18 +92,19 @@ impl OuterTemplate {
     /// Length and TOS of a packet that matches, apart from its SPI; `None` if it does not match or
     /// is malformed.
     #[inline(always)]
-    pub(super) fn read(&self, path: Option<&UdpPath>, bytes: &[u8]) -> Option<Extent> {
+    pub(super) fn read(&self, path: Option<&UdpPath>, bytes: &[u8]) -> Option<ParsedLen> {
         match (&self.outer_match, path) {
-            (OuterMatch::Ip(outline), None) => outline.read(bytes),
+            (OuterMatch::Ip(outline), None) => outline.matches_with_checksum(bytes),
             (OuterMatch::Udp(outline), None) => {
-                let (extent, upper_at) = (outline.read(bytes)?, outline.header_len());
+                let (extent, upper_at) =
+                    (outline.matches_with_checksum(bytes)?, outline.header_len());
                 let [high, low] = bytes.get(upper_at + 4..)?.first_chunk().copied()?;
                 let len = usize::from(u16::from_be_bytes([high, low]));
                 (upper_at + len == extent.len).then_some(extent)
             }
             (OuterMatch::Socket(known), Some(path)) => {
                 let is_same = (known.remote, known.local) == (path.remote, path.local);
-                is_same.then_some(Extent { len: bytes.len(), tos: path.tos })
+                is_same.then_some(ParsedLen { len: bytes.len(), tos: path.tos })
             }
             (OuterMatch::Ip(_) | OuterMatch::Udp(_), Some(_)) | (OuterMatch::Socket(_), None) => {
                 None
@@ -196,7 +197,7 @@ impl<'a> SaMatcher<'a> {
         if spi != outer.spi || mark != outer.mark {
             return None;
         }
-        let Extent { len: end, tos } = outer.read(path, bytes)?;
+        let ParsedLen { len: end, tos } = outer.read(path, bytes)?;
         if end < outer.at + esp::HEADER_LEN {
             return None;
         }

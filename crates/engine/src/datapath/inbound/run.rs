@@ -6,7 +6,7 @@
 use std::vec::Drain;
 
 use arrayvec::ArrayVec;
-use uxfrm_crypto::{Authenticity, OpenJob};
+use uxfrm_crypto::{OpenJob, OpenStatus};
 use uxfrm_packet::{Checksum, PacketBuf, Protocol, Segments};
 
 use super::deliver::{is_burst, may_coalesce};
@@ -16,7 +16,7 @@ use super::rx_cache::{LimitCheck, RxCache};
 use super::{DATA_AHEAD, Fate, Inbound, META_AHEAD, PIECE, RxItem, narrow};
 use crate::datapath::back_off::BackOff;
 use crate::datapath::context::BatchCtx;
-use crate::{AnswerId, DropReason, Mode, Stage, Watch};
+use crate::{DropReason, Mode, Stage, StageWatch, VerdictId};
 
 /// Fewer packets do not pay: the crypto library needs many per call.
 pub(super) const MIN_PACKETS: usize = 16;
@@ -40,7 +40,7 @@ impl Inbound {
         &mut self,
         rest: &mut Drain<'_, PacketBuf>,
         ctx: &mut BatchCtx<'_>,
-        watch: &mut impl Watch,
+        watch: &mut impl StageWatch,
     ) -> bool {
         if rest.len() < MIN_PACKETS || !self.marks.is_empty() || !self.run.back_off.is_over() {
             return false;
@@ -80,11 +80,12 @@ impl Inbound {
 
     /// Stage 8: the verdict under which packets of the SA's inner template pass; `None` if unknown.
     #[inline]
-    fn verified_answer(&mut self, entry: u32, ctx: &BatchCtx<'_>) -> Option<AnswerId> {
+    fn verified_answer(&mut self, entry: u32, ctx: &BatchCtx<'_>) -> Option<VerdictId> {
         let state = &self.rx_cache[entry as usize];
         let InnerTemplate { flow, direction, .. } = inner(&self.rx_cache, entry)?;
-        let known = self.policies.know(&ctx.snapshot.spd, *direction, flow, state.framing.spi);
-        state.lets_pass(known).then_some(known.answer)
+        let known =
+            self.policies.lookup_cached(&ctx.snapshot.spd, *direction, flow, state.framing.spi);
+        state.lets_pass(known).then_some(known.verdict)
     }
 
     /// Stages 5 to 10.
@@ -92,18 +93,18 @@ impl Inbound {
     fn process_run(
         &mut self,
         entry: u32,
-        answer: AnswerId,
+        answer: VerdictId,
         ctx: &mut BatchCtx<'_>,
-        watch: &mut impl Watch,
+        watch: &mut impl StageWatch,
     ) {
         self.traffic.received += self.run.matches.len() as u64;
-        watch.passed(Stage::Peel);
+        watch.stage_done(Stage::Peel);
         self.open_run(entry, ctx);
-        watch.passed(Stage::Open);
+        watch.stage_done(Stage::Open);
         self.strip_run(entry);
         self.accept_run(entry);
         let all_pass = self.charge_run(entry, ctx);
-        watch.passed(Stage::Accept);
+        watch.stage_done(Stage::Accept);
         let is_all = self.run.inner_packets.len() == self.run.matches.len();
         if !is_all {
             self.leave_to_slow_path(entry);
@@ -115,7 +116,7 @@ impl Inbound {
         if !self.run.inner_packets.is_empty() {
             self.deliver_run(entry, answer, ctx);
         }
-        watch.passed(Stage::Deliver);
+        watch.stage_done(Stage::Deliver);
         if !is_all {
             self.continue_opened(ctx, watch);
         }
@@ -154,7 +155,7 @@ impl Inbound {
         let framing = self.rx_cache[entry as usize].framing;
         let opened = packets.iter().zip(matches).zip(&self.verdicts);
         for ((packet, MatchedEsp { at, len, tos, .. }), verdict) in opened {
-            if *verdict != Authenticity::Authentic {
+            if *verdict != OpenStatus::Authentic {
                 break;
             }
             let Some(inner_packet) =
@@ -232,7 +233,7 @@ impl Inbound {
 
     /// Stages 9 and 10.
     #[inline(never)]
-    fn deliver_run(&mut self, entry: u32, answer: AnswerId, ctx: &mut BatchCtx<'_>) {
+    fn deliver_run(&mut self, entry: u32, answer: VerdictId, ctx: &mut BatchCtx<'_>) {
         let RxRun { packets, inner_packets, .. } = &mut self.run;
         let mut bytes = 0;
         for (packet, inner_packet) in packets.iter_mut().zip(&*inner_packets) {

@@ -19,10 +19,10 @@ use super::outer_template::OuterTemplate;
 use super::rx_record::RxRecord;
 use super::spi_index::SpiIndex;
 use super::{FEW, SaLookupKey, narrow};
-use crate::flow_cache::validity::Concerned;
-use crate::flow_cache::{Known, Turn};
+use crate::flow_cache::validity::ScopeEpochs;
+use crate::flow_cache::{CachedVerdict, InsertionSeq};
 use crate::sa::config::SaFlags;
-use crate::{AnswerId, Host, Mark, Mode, Sa, Snapshot, Spi, UdpEncapKind};
+use crate::{HostView, Mark, Mode, Sa, Snapshot, Spi, UdpEncapKind, VerdictId};
 
 /// An SA and its uncommitted packet and byte counts.
 #[derive(Debug)]
@@ -34,10 +34,10 @@ pub(super) struct RxEntry {
     /// Likely index of the SA's pending count.
     pub(super) pending_slot: u32,
     /// Verdict under which packets of this SA alone pass, whatever their flow; `None` if unknown.
-    pub(super) passes: Option<AnswerId>,
+    pub(super) passes: Option<VerdictId>,
     /// Policy epoch of `passes`.
     epoch: u16,
-    pub(super) turn: Turn,
+    pub(super) turn: InsertionSeq,
     /// Key of the latest look-up that found the SA.
     lookup_key: Option<SaLookupKey>,
     /// Number of the latest batch with packets of this SA.
@@ -117,10 +117,10 @@ pub(super) struct RxCache {
     generation: u64,
     states: u64,
     policies: u64,
-    host: Option<Arc<Host>>,
+    host: Option<Arc<HostView>>,
     /// Rises when policies change; the scopes of the changes by epoch.
     epoch: u16,
-    scope_epochs: Concerned,
+    scope_epochs: ScopeEpochs,
     /// The entry that was used last.
     latest: Option<u32>,
     /// Entries kept for the next batch.
@@ -147,7 +147,7 @@ impl RxCache {
             policies: 0,
             host: None,
             epoch: 0,
-            scope_epochs: Concerned::default(),
+            scope_epochs: ScopeEpochs::default(),
             latest: None,
             most: FEW,
             by_seq_hint: vec![0; BATCH],
@@ -203,11 +203,11 @@ impl RxCache {
         let policies = std::mem::replace(&mut self.policies, snapshot.spd.generation());
         if policies != self.policies {
             if self.epoch == u16::MAX {
-                (self.epoch, self.scope_epochs) = (0, Concerned::default());
+                (self.epoch, self.scope_epochs) = (0, ScopeEpochs::default());
                 self.forget();
             }
             self.epoch += 1;
-            self.scope_epochs.note(snapshot.spd.concerned_since(policies), self.epoch);
+            self.scope_epochs.note(snapshot.spd.scopes_since(policies), self.epoch);
         }
     }
 
@@ -312,7 +312,7 @@ impl RxCache {
             self.by_seq_hint.resize(2 * self.by_seq_hint.len(), 0);
         }
         let slots = self.by_seq_hint.len();
-        let hint = &mut self.by_seq_hint[Turn::of(sa).slot(slots)];
+        let hint = &mut self.by_seq_hint[InsertionSeq::of(sa).slot(slots)];
         let there = self.all.get(*hint as usize);
         if !there.is_some_and(|there| Arc::ptr_eq(&there.sa, sa)) {
             *hint = narrow(self.all.len());
@@ -414,7 +414,7 @@ impl RxCache {
     }
 
     /// Whether there is a record and its verdict is still `answer`; revalidates it.
-    pub(super) fn refresh_record(&mut self, place: u32, answer: AnswerId) -> bool {
+    pub(super) fn refresh_record(&mut self, place: u32, answer: VerdictId) -> bool {
         let epoch = self.epoch;
         let record = self.record_mut(place).filter(|record| record.answer == answer);
         record.map(|record| record.epoch = epoch).is_some()
@@ -563,7 +563,7 @@ impl RxEntry {
             pending_slot: 0,
             passes: None,
             epoch: 0,
-            turn: Turn::of(sa),
+            turn: InsertionSeq::of(sa),
             lookup_key: None,
             seen_in: 0,
             encap: config.encap.as_ref().map(|encap| encap.kind),
@@ -583,8 +583,8 @@ impl RxEntry {
 
     /// Whether packets of this SA alone pass under their flow's verdict.
     #[inline(always)]
-    pub(super) fn lets_pass(&self, known: Known) -> bool {
-        self.passes == Some(known.answer) || known.passes_by(self.turn)
+    pub(super) fn lets_pass(&self, known: CachedVerdict) -> bool {
+        self.passes == Some(known.verdict) || known.sa_satisfies(self.turn)
     }
 
     /// Whether the entry was found by this key.

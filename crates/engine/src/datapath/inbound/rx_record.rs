@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use uxfrm_crypto::{SaKey, SeqHigh};
-use uxfrm_packet::{Extent, Outline, PacketBuf, UdpPath, Version, esp};
+use uxfrm_packet::{HeaderTemplate, PacketBuf, ParsedLen, UdpPath, Version, esp};
 
 use super::inner_template::InnerPacket;
 use super::narrow;
@@ -17,8 +17,8 @@ use super::outer_template::{MatchedEsp, OuterTemplate};
 use super::rx_cache::{RxEntry, RxTemplates};
 use crate::esp::decap;
 use crate::sa::config::SaFlags;
-use crate::sa::replay::Candidate;
-use crate::{AnswerId, Mode, Sa, ecn};
+use crate::sa::replay::UncheckedSeq;
+use crate::{Mode, Sa, VerdictId, ecn};
 
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -33,7 +33,7 @@ pub(super) struct RxRecord {
     if_id: u32,
     inner: RecordInner,
     /// Verdict under which packets pass.
-    pub(super) answer: AnswerId,
+    pub(super) answer: VerdictId,
     /// Policy epoch of `answer`, see [`RxCache`](super::rx_cache::RxCache).
     pub(super) epoch: u16,
     /// Index of the SA's tally in this batch; a hint.
@@ -62,7 +62,7 @@ enum RecordOuter {
 #[derive(Debug)]
 enum RecordInner {
     V4([u64; 3]),
-    V6(Box<Outline>),
+    V6(Box<HeaderTemplate>),
 }
 
 impl RxRecord {
@@ -70,7 +70,7 @@ impl RxRecord {
     pub(super) fn of(
         rx_cache: &RxEntry,
         templates: &RxTemplates,
-        answer: AnswerId,
+        answer: VerdictId,
     ) -> Option<Self> {
         let (outer, inner) = (templates.outer.as_ref()?, templates.inner.as_ref()?);
         let framing = &rx_cache.framing;
@@ -114,7 +114,7 @@ impl RxRecord {
         if u32::from_be_bytes([a, b, c, d]) != self.spi || mark != self.mark {
             return None;
         }
-        let Extent { len: end, tos } = self.outer.read(path, bytes)?;
+        let ParsedLen { len: end, tos } = self.outer.read(path, bytes)?;
         let len = end.checked_sub(at).filter(|len| *len >= esp::HEADER_LEN)?;
         let number = self.sa.replay().check(u32::from_be_bytes(sequence)).ok()?;
         Some(MatchedEsp { at: narrow(at), len: narrow(len), number, tos })
@@ -122,7 +122,7 @@ impl RxRecord {
 
     /// Upper half of an extended sequence number.
     #[inline(always)]
-    pub(super) fn high_of(&self, number: Candidate) -> SeqHigh {
+    pub(super) fn high_of(&self, number: UncheckedSeq) -> SeqHigh {
         match self.extended {
             true => SeqHigh::Esn(upper_half(number.number())),
             false => SeqHigh::None,
@@ -150,7 +150,7 @@ impl RxRecord {
         let text = buffer.part(at, matched.len.checked_sub(lead + icv)?)?;
         let stripped = decap::strip(text).ok()?;
         let inner = self.inner.outline();
-        let extent = inner.read(&text[..stripped.len])?;
+        let extent = inner.matches_with_checksum(&text[..stripped.len])?;
         let stays = stripped.next_header == inner.protocol()
             && buffer.if_id == self.if_id
             && ecn::stays(matched.tos, self.flags);
@@ -166,15 +166,17 @@ impl RxRecord {
 impl RecordOuter {
     fn of(outer: &OuterTemplate) -> Self {
         match outer.outline() {
-            Some(Outline::V4(outline)) => Self::V4(outline),
-            Some(Outline::V6(..)) | None => Self::Other(Box::new(outer.clone())),
+            Some(HeaderTemplate::V4(outline)) => Self::V4(outline),
+            Some(HeaderTemplate::V6(..)) | None => Self::Other(Box::new(outer.clone())),
         }
     }
 
     #[inline(always)]
-    fn read(&self, path: Option<&UdpPath>, bytes: &[u8]) -> Option<Extent> {
+    fn read(&self, path: Option<&UdpPath>, bytes: &[u8]) -> Option<ParsedLen> {
         match self {
-            Self::V4(outline) if path.is_none() => Outline::V4(*outline).read(bytes),
+            Self::V4(outline) if path.is_none() => {
+                HeaderTemplate::V4(*outline).matches_with_checksum(bytes)
+            }
             Self::V4(_) => None,
             Self::Other(outer) => outer.read(path, bytes),
         }
@@ -182,17 +184,17 @@ impl RecordOuter {
 }
 
 impl RecordInner {
-    fn of(outline: Outline) -> Self {
+    fn of(outline: HeaderTemplate) -> Self {
         match outline {
-            Outline::V4(outline) => Self::V4(outline),
-            Outline::V6(..) => Self::V6(Box::new(outline)),
+            HeaderTemplate::V4(outline) => Self::V4(outline),
+            HeaderTemplate::V6(..) => Self::V6(Box::new(outline)),
         }
     }
 
     #[inline(always)]
-    fn outline(&self) -> Outline {
+    fn outline(&self) -> HeaderTemplate {
         match self {
-            Self::V4(outline) => Outline::V4(*outline),
+            Self::V4(outline) => HeaderTemplate::V4(*outline),
             Self::V6(outline) => **outline,
         }
     }

@@ -1,7 +1,7 @@
 //! Inbound fast path for a batch of one packet that matches its SA's templates: without the lists
 //! that only batches need. Otherwise it continues on the slow path.
 
-use uxfrm_crypto::{Authenticity, OpenJob};
+use uxfrm_crypto::{OpenJob, OpenStatus};
 use uxfrm_packet::{Batch, PacketBuf};
 
 use super::deliver::is_burst;
@@ -11,7 +11,7 @@ use super::outer_template::SaMatcher;
 use super::rx_cache::{LimitCheck, RxEntry};
 use super::{Fate, Inbound, RxItem, SealedEsp};
 use crate::datapath::context::BatchCtx;
-use crate::{DropReason, HostPort, Mode, Stage, Watch};
+use crate::{DropReason, HostPort, Mode, Stage, StageWatch};
 
 impl Inbound {
     /// Stages 1 to 10 for the only packet of a batch. Returns false, with nothing done, if it does
@@ -21,15 +21,15 @@ impl Inbound {
         &mut self,
         batch: &mut Batch,
         ctx: &mut BatchCtx<'_>,
-        watch: &mut impl Watch,
+        watch: &mut impl StageWatch,
     ) -> bool {
         let [packet] = batch.as_slice() else { return false };
         self.rx_cache.begin(ctx.snapshot);
         let Some(sealed) = self.match_single(packet) else { return false };
-        let Some(packet) = batch.take_alone() else { return false };
+        let Some(packet) = batch.take_single() else { return false };
         self.traffic.received += 1;
         self.traffic.received_bytes += packet.len() as u64;
-        watch.passed(Stage::Peel);
+        watch.stage_done(Stage::Peel);
         self.continue_single(packet, sealed, ctx, watch);
         self.finish_items();
         true
@@ -55,20 +55,20 @@ impl Inbound {
         mut packet: PacketBuf,
         sealed: SealedEsp,
         ctx: &mut BatchCtx<'_>,
-        watch: &mut impl Watch,
+        watch: &mut impl StageWatch,
     ) {
         self.rx_cache.note_latest(Some(sealed.entry));
         let verdict = self.open_single(&mut packet, &sealed, ctx);
-        watch.passed(Stage::Open);
+        watch.stage_done(Stage::Open);
         let inner_packet = match verdict {
-            Authenticity::Authentic => self.inner_packet(&packet, &sealed),
-            Authenticity::Forged | Authenticity::Runt | Authenticity::Pending => None,
+            OpenStatus::Authentic => self.inner_packet(&packet, &sealed),
+            OpenStatus::Forged | OpenStatus::TooShort | OpenStatus::Pending => None,
         };
         let Some(inner_packet) = inner_packet else {
             return self.accept_slow(packet, sealed, verdict, ctx, watch);
         };
         let accepted = self.accept_single(&sealed, &inner_packet, ctx);
-        watch.passed(Stage::Accept);
+        watch.stage_done(Stage::Accept);
         match accepted {
             Ok(()) => self.deliver_single(packet, sealed.entry, &inner_packet, ctx, watch),
             Err(reason) => self.discard(packet, reason, ctx),
@@ -93,10 +93,10 @@ impl Inbound {
         packet: &mut PacketBuf,
         sealed: &SealedEsp,
         ctx: &mut BatchCtx<'_>,
-    ) -> Authenticity {
+    ) -> OpenStatus {
         let state = &self.rx_cache[sealed.entry as usize];
         let places = sealed.at as usize..(sealed.at + sealed.len) as usize;
-        let Some(esp) = packet.bytes_mut().get_mut(places) else { return Authenticity::Runt };
+        let Some(esp) = packet.bytes_mut().get_mut(places) else { return OpenStatus::TooShort };
         let mut job = OpenJob::in_place(state.sa.key(), state.high_of(sealed.number), esp);
         ctx.crypter.open(std::slice::from_mut(&mut job));
         job.verdict
@@ -142,7 +142,7 @@ impl Inbound {
         entry: u32,
         inner_packet: &InnerPacket,
         ctx: &mut BatchCtx<'_>,
-        watch: &mut impl Watch,
+        watch: &mut impl StageWatch,
     ) {
         let state = &self.rx_cache[entry as usize];
         let templates =
@@ -151,12 +151,12 @@ impl Inbound {
             return self.discard(packet, DropReason::InUnexpected, ctx);
         };
         let (spd, spi) = (&ctx.snapshot.spd, state.framing.spi);
-        let known = self.policies.know(spd, *direction, flow, spi);
-        watch.passed(Stage::LookUp);
+        let known = self.policies.lookup_cached(spd, *direction, flow, spi);
+        watch.stage_done(Stage::LookUp);
         let mut item =
             RxItem::new(0, inner_packet.at as usize, inner_packet.len as usize, inner_packet.mark);
         if ctx.settings.host == HostPort::Packets && state.lets_pass(known) {
-            self.policies.count_first(known.answer, 1, inner_packet.len.into());
+            self.policies.count_first(known.verdict, 1, inner_packet.len.into());
             self.traffic.sent += 1;
             self.traffic.sent_bytes += u64::from(inner_packet.len);
             return ctx.out.host.push(item.into_packet(packet));
@@ -175,9 +175,9 @@ impl Inbound {
         &mut self,
         packet: PacketBuf,
         sealed: SealedEsp,
-        verdict: Authenticity,
+        verdict: OpenStatus,
         ctx: &mut BatchCtx<'_>,
-        watch: &mut impl Watch,
+        watch: &mut impl StageWatch,
     ) {
         let item = RxItem::new(0, 0, packet.len(), packet.mark);
         self.items.push(RxItem { fate: Fate::Encrypted, ..item });
@@ -189,9 +189,9 @@ impl Inbound {
     }
 
     /// Stages 6 to 10 for opened items.
-    pub(super) fn continue_opened(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl Watch) {
+    pub(super) fn continue_opened(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl StageWatch) {
         let more = self.accept(ctx);
-        watch.passed(Stage::Accept);
+        watch.stage_done(Stage::Accept);
         if more {
             self.decapsulate_layers(ctx, watch);
         }

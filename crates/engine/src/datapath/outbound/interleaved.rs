@@ -8,7 +8,7 @@
 use std::vec::Drain;
 
 use arrayvec::ArrayVec;
-use uxfrm_packet::{FlowWords, PacketBuf};
+use uxfrm_packet::{Ipv4FlowKey, PacketBuf};
 
 use super::pre_parsed::is_untouched;
 use super::seal_jobs::{CHUNK, SealJobs};
@@ -17,8 +17,8 @@ use crate::bundle::{BundleCache, SeqGrant};
 use crate::datapath::back_off::BackOff;
 use crate::datapath::context::BatchCtx;
 use crate::esp::headers::SeqAndId;
-use crate::flow_cache::{Known, Trail};
-use crate::{AnswerId, Ruling, Stage, Watch};
+use crate::flow_cache::{CachedVerdict, FlowProbe};
+use crate::{PolicyOutcome, Stage, StageWatch, VerdictId};
 
 /// Fewer packets do not pay: the crypto library needs many per call.
 const MIN_PACKETS: usize = 16;
@@ -41,7 +41,7 @@ pub(super) struct TxInterleaved {
     /// By tally index.
     slots: Vec<TallySlots>,
     /// Packets whose verdict differs from that of their SA's share, with their bytes.
-    other_policies: Vec<(AnswerId, u32)>,
+    other_policies: Vec<(VerdictId, u32)>,
     /// Flows looked up in this attempt, and in the whole batch.
     flows: usize,
     runs: usize,
@@ -86,7 +86,7 @@ struct TxAssignment {
 struct SaShare {
     tally: u32,
     bundle: u32,
-    answer: AnswerId,
+    answer: VerdictId,
     /// Packets and bytes, and how many of them have the verdict `answer`.
     packets: u32,
     bytes: u64,
@@ -98,15 +98,15 @@ struct SaShare {
 /// A packet that qualifies by its headers, with the verdict of its flow if it is looked up already.
 #[derive(Clone, Copy, Debug)]
 struct FlowCandidate {
-    trail: Trail,
+    trail: FlowProbe,
     len: usize,
-    known: Option<Known>,
+    known: Option<CachedVerdict>,
 }
 
 /// A packet whose flow has a cached bundle.
 #[derive(Clone, Copy, Debug)]
 struct ResolvedFlow {
-    answer: AnswerId,
+    answer: VerdictId,
     bundle: u32,
     len: usize,
 }
@@ -196,11 +196,11 @@ impl Outbound {
         &mut self,
         rest: &mut Drain<'_, PacketBuf>,
         ctx: &mut BatchCtx<'_>,
-        watch: &mut impl Watch,
+        watch: &mut impl StageWatch,
     ) -> FastPathResult {
         self.interleaved.begin(self.cache.tallies());
         self.assign_bundles(rest.as_slice());
-        watch.passed(Stage::LookUp);
+        watch.stage_done(Stage::LookUp);
         let assigned = self.interleaved.assignments.len();
         if !is_enough(assigned) {
             return FastPathResult { in_place: 0, too_few: assigned };
@@ -208,9 +208,9 @@ impl Outbound {
         self.flush_items(ctx, watch);
         self.in_place.extend(rest.take(assigned));
         self.count_interleaved(ctx);
-        watch.passed(Stage::Frame);
+        watch.stage_done(Stage::Frame);
         self.seq_supply = self.reserve_interleaved(ctx);
-        watch.passed(Stage::Number);
+        watch.stage_done(Stage::Number);
         match self.seq_supply {
             SeqSupply::Enough => self.seal_interleaved(ctx, watch),
             SeqSupply::Short => self.seal_interleaved_slow(ctx, watch),
@@ -261,11 +261,11 @@ impl Outbound {
         for (at, packet) in packets.iter().take(GROUP).enumerate() {
             packets.get(at + META_AHEAD).inspect(|packet| packet.prefetch());
             packets.get(at + DATA_AHEAD).inspect(|packet| packet.prefetch_bytes());
-            let words = FlowWords::of(packet.bytes()).filter(|_| is_untouched(packet));
+            let words = Ipv4FlowKey::of(packet.bytes()).filter(|_| is_untouched(packet));
             let Some(words) = words else { break };
-            let trail = self.policies.trail(&words, packet);
+            let trail = self.policies.probe(&words, packet);
             if locality == Locality::InMemory {
-                self.policies.fetch_trail(&trail);
+                self.policies.prefetch_primary(&trail);
             }
             candidates.push(FlowCandidate { trail, len: words.len, known: None });
         }
@@ -276,19 +276,19 @@ impl Outbound {
     #[inline(always)]
     fn resolve_primary(&self, candidates: &mut [FlowCandidate]) {
         for FlowCandidate { trail, known, .. } in candidates {
-            *known = self.policies.follow(trail);
+            *known = self.policies.probe_primary(trail);
             match known {
                 Some(known) => self.prefetch_bundle(*known),
-                None => self.policies.fetch_far(trail),
+                None => self.policies.prefetch_overflow(trail),
             }
         }
     }
 
     /// Prefetches what a flow leaves by and is counted in.
     #[inline(always)]
-    fn prefetch_bundle(&self, known: Known) {
+    fn prefetch_bundle(&self, known: CachedVerdict) {
         known.bundle().inspect(|bundle| self.cache.prefetch_record(*bundle));
-        self.policies.fetch(known.answer);
+        self.policies.prefetch_counters(known.verdict);
     }
 
     /// Looks up the flows, up to the first without a cached bundle.
@@ -307,13 +307,17 @@ impl Outbound {
                     ResolvedFlow { len: *len, ..*latest }
                 }
                 _ => {
-                    let known = known.or_else(|| self.policies.follow(trail));
-                    let known = known.or_else(|| self.policies.follow_far(trail));
+                    let known = known.or_else(|| self.policies.probe_primary(trail));
+                    let known = known.or_else(|| self.policies.probe_overflow(trail));
                     let Some(known) = known else { break };
                     let Some(bundle) = known.bundle() else { break };
-                    debug_assert_eq!(known.answer.ruling(), Ruling::Protect, "by its bundle");
+                    debug_assert_eq!(
+                        known.verdict.outcome(),
+                        PolicyOutcome::Protect,
+                        "by its bundle"
+                    );
                     self.interleaved.flows += 1;
-                    ResolvedFlow { answer: known.answer, bundle, len: *len }
+                    ResolvedFlow { answer: known.verdict, bundle, len: *len }
                 }
             };
             before = Some(trail);
@@ -351,7 +355,7 @@ impl Outbound {
         interleaved.runs += interleaved.flows;
         traffic.received += in_place.len() as u64;
         traffic.received_bytes += in_place.iter().map(|packet| packet.len() as u64).sum::<u64>();
-        policies.count_followed(&ctx.snapshot.spd, interleaved.flows);
+        policies.count_probe_hits(&ctx.snapshot.spd, interleaved.flows);
         for share in &interleaved.shares {
             policies.count(share.answer, share.matched, share.matched_bytes);
         }
@@ -387,11 +391,11 @@ impl Outbound {
 
     /// Stages 7 to 10.
     #[inline(always)]
-    fn seal_interleaved(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl Watch) {
+    fn seal_interleaved(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl StageWatch) {
         self.encapsulate_interleaved(ctx);
-        watch.passed(Stage::Seal);
+        watch.stage_done(Stage::Seal);
         self.send_in_place(ctx);
-        watch.passed(Stage::Transmit);
+        watch.stage_done(Stage::Transmit);
     }
 
     /// Stages 7 and 8.
@@ -421,7 +425,7 @@ impl Outbound {
 
     /// Without enough numbers each packet becomes an item.
     #[cold]
-    fn seal_interleaved_slow(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl Watch) {
+    fn seal_interleaved_slow(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl StageWatch) {
         for share in &self.interleaved.shares {
             self.cache.tally(share.tally).into_iter().for_each(|tally| tally.grant = share.grant);
         }
@@ -432,7 +436,7 @@ impl Outbound {
         }
         (self.in_place, self.interleaved.assignments) = (packets, assignments);
         self.send_slow(ctx);
-        watch.passed(Stage::Transmit);
+        watch.stage_done(Stage::Transmit);
     }
 }
 

@@ -4,7 +4,7 @@ use super::slow::device::Sealer;
 use super::{Outbound, SeqSupply, TxItem};
 use crate::bundle::{BundleCache, SaTally, SeqGrant, SeqMode};
 use crate::datapath::context::BatchCtx;
-use crate::{Charge, DropReason, Event, Sa};
+use crate::{ChargeOutcome, DropReason, Event, Sa};
 
 impl Outbound {
     /// Adds an item and requests numbers for its innermost layer.
@@ -77,14 +77,14 @@ impl SeqGrant {
     pub(super) fn of(sa: &Sa, packets: u32, bytes: u64, ctx: &mut BatchCtx<'_>) -> Self {
         let mut grant = Self { refusal: DropReason::OutStateExpired, ..Self::NOTHING };
         match sa.charge(packets, bytes, ctx.now) {
-            Charge::Ok => grant.take(sa, packets),
-            Charge::SoftLimit => {
+            ChargeOutcome::Ok => grant.take(sa, packets),
+            ChargeOutcome::SoftLimit => {
                 ctx.push_event(Event::SaSoftLimit(sa.id()));
                 grant.take(sa, packets);
             }
-            Charge::Crossing => grant.mode = SeqMode::PerPacket,
-            Charge::HardLimit => ctx.push_event(Event::SaHardLimit(sa.id())),
-            Charge::Expired => {}
+            ChargeOutcome::NeedsPerPacket => grant.mode = SeqMode::PerPacket,
+            ChargeOutcome::HardLimit => ctx.push_event(Event::SaHardLimit(sa.id())),
+            ChargeOutcome::Expired => {}
         }
         grant
     }
@@ -163,13 +163,13 @@ impl SaTally {
         for k in 0..item.count {
             let len = if k + 1 == item.count { item.last_len } else { item.len } as usize;
             match self.sa.charge(1, (len - clear_len) as u64, ctx.now) {
-                Charge::Ok => {}
-                Charge::SoftLimit => ctx.push_event(Event::SaSoftLimit(id)),
-                Charge::HardLimit => {
+                ChargeOutcome::Ok => {}
+                ChargeOutcome::SoftLimit => ctx.push_event(Event::SaSoftLimit(id)),
+                ChargeOutcome::HardLimit => {
                     ctx.push_event(Event::SaHardLimit(id));
                     return k;
                 }
-                Charge::Crossing | Charge::Expired => return k,
+                ChargeOutcome::NeedsPerPacket | ChargeOutcome::Expired => return k,
             }
         }
         item.count

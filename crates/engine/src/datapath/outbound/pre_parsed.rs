@@ -2,21 +2,21 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use uxfrm_packet::{Checksum, Extent, IpPacket, Outline, PacketBuf, Segments};
+use uxfrm_packet::{Checksum, HeaderTemplate, IpPacket, PacketBuf, ParsedLen, Segments};
 
 use super::narrow;
 use crate::FlowKey;
 use crate::esp::encap::InnerInfo;
-use crate::flow_cache::Known;
+use crate::flow_cache::CachedVerdict;
 
 /// The flows of a batch and their verdicts; consecutive packets of one flow share an entry.
 #[derive(Debug, Default)]
 pub(super) struct PreParsed {
     pub(super) flows: Vec<FlowKey>,
     pub(super) runs: Vec<FlowRun>,
-    pub(super) known: Vec<Known>,
+    pub(super) known: Vec<CachedVerdict>,
     /// Template of the latest packet's headers.
-    outline: Option<Outline>,
+    outline: Option<HeaderTemplate>,
     label: FlowMeta,
 }
 
@@ -79,9 +79,9 @@ impl PreParsed {
     /// Adds a packet, which mostly continues the latest run.
     #[inline(always)]
     pub(super) fn push(&mut self, packet: &PacketBuf) {
-        let like = self.outline.and_then(|outline| outline.like(packet.bytes()));
+        let like = self.outline.and_then(|outline| outline.matches(packet.bytes()));
         match (like, self.runs.last_mut()) {
-            (Some(Extent { len, .. }), Some(run))
+            (Some(ParsedLen { len, .. }), Some(run))
                 if is_untouched(packet) && self.label == FlowMeta::of(packet) =>
             {
                 run.add(packet, len);
@@ -111,7 +111,7 @@ impl PreParsed {
 
     #[inline(always)]
     fn push_parsed(&mut self, packet: &PacketBuf, ip: &IpPacket) {
-        self.outline = packet.bytes().get(..ip.total_len).and_then(Outline::of);
+        self.outline = packet.bytes().get(..ip.total_len).and_then(HeaderTemplate::of);
         self.label = FlowMeta::of(packet);
         let plain = is_untouched(packet) && !ip.is_fragment() && !ip.has_options;
         let flow = FlowKey::of(packet, ip, packet.bytes());

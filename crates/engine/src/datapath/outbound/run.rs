@@ -19,8 +19,8 @@ use crate::datapath::context::BatchCtx;
 use crate::esp::encap::{EncapLayer, InnerInfo, UdpTemplate};
 use crate::esp::encap_layout::{Encapsulated, TunnelHeaders};
 use crate::esp::headers::{self, Ipv4HeaderTail, SeqAndId};
-use crate::flow_cache::Known;
-use crate::{DropReason, Ruling, Stage, Watch};
+use crate::flow_cache::CachedVerdict;
+use crate::{DropReason, PolicyOutcome, Stage, StageWatch};
 
 /// Runs of so many packets are worth sending the queued items first, to keep the order.
 const MIN_PACKETS: u32 = 16;
@@ -48,7 +48,7 @@ impl Outbound {
         first: usize,
         packets: &mut Drain<'_, PacketBuf>,
         ctx: &mut BatchCtx<'_>,
-        watch: &mut impl Watch,
+        watch: &mut impl StageWatch,
     ) -> usize {
         debug_assert!(self.items.is_empty() && self.in_place.is_empty());
         let mut end = first;
@@ -75,10 +75,10 @@ impl Outbound {
     pub(super) fn fast_bundle(
         &mut self,
         run: &FlowRun,
-        known: Known,
+        known: CachedVerdict,
         ctx: &BatchCtx<'_>,
     ) -> Option<u32> {
-        if known.answer.ruling() != Ruling::Protect {
+        if known.verdict.outcome() != PolicyOutcome::Protect {
             return None;
         }
         let place = known.bundle().filter(|place| self.is_usable(*place, ctx))?;
@@ -94,15 +94,21 @@ impl Outbound {
 
     /// Counts a run's packets.
     #[inline(always)]
-    pub(super) fn count_run(&mut self, run: &FlowRun, known: Known) {
+    pub(super) fn count_run(&mut self, run: &FlowRun, known: CachedVerdict) {
         self.traffic.received += u64::from(run.packets);
         self.traffic.received_bytes += run.received as u64;
-        self.tally_policy(known.answer, run.packets, run.bytes as u64);
+        self.tally_policy(known.verdict, run.packets, run.bytes as u64);
     }
 
     /// Counts a run's packets and requests numbers for them.
     #[inline(always)]
-    fn request_for_run(&mut self, run: &FlowRun, version: Version, known: Known, place: u32) {
+    fn request_for_run(
+        &mut self,
+        run: &FlowRun,
+        version: Version,
+        known: CachedVerdict,
+        place: u32,
+    ) {
         self.count_run(run, known);
         if let Some((tally, layer)) = self.cache.tally_of(place, 0) {
             let clear_len = layer.clear_len_for(version) * run.packets as usize;
@@ -116,20 +122,20 @@ impl Outbound {
         runs: Range<usize>,
         packets: &mut Drain<'_, PacketBuf>,
         ctx: &mut BatchCtx<'_>,
-        watch: &mut impl Watch,
+        watch: &mut impl StageWatch,
     ) {
         let count = self.parsed.runs[runs.clone()].iter().map(|run| run.packets as usize).sum();
         self.in_place.extend(packets.take(count));
-        watch.passed(Stage::Frame);
+        watch.stage_done(Stage::Frame);
         self.reserve_all(ctx);
-        watch.passed(Stage::Number);
+        watch.stage_done(Stage::Number);
         if self.seq_supply == SeqSupply::Short {
             return self.send_run_slow(runs, ctx, watch);
         }
         self.seal_runs(runs, ctx);
-        watch.passed(Stage::Seal);
+        watch.stage_done(Stage::Seal);
         self.send_in_place(ctx);
-        watch.passed(Stage::Transmit);
+        watch.stage_done(Stage::Transmit);
     }
 
     /// Without enough numbers each packet becomes an item.
@@ -138,7 +144,7 @@ impl Outbound {
         &mut self,
         runs: Range<usize>,
         ctx: &mut BatchCtx<'_>,
-        watch: &mut impl Watch,
+        watch: &mut impl StageWatch,
     ) {
         let mut packets = std::mem::take(&mut self.in_place);
         let mut rest = packets.drain(..);
@@ -151,7 +157,7 @@ impl Outbound {
         drop(rest);
         self.in_place = packets;
         self.send_slow(ctx);
-        watch.passed(Stage::Transmit);
+        watch.stage_done(Stage::Transmit);
     }
 
     /// Stages 6 to 10 for items of one layer whose SAs are charged already.
@@ -411,12 +417,12 @@ impl<'p> RunSealer<'_, 'p, '_> {
     }
 }
 
-fn only_layer(bundles: &[Bundle], known: Known) -> Option<&EncapLayer> {
+fn only_layer(bundles: &[Bundle], known: CachedVerdict) -> Option<&EncapLayer> {
     bundles[known.bundle()? as usize].layers.first()
 }
 
 /// Prefetches the keys of the next packets.
-fn prefetch_keys(bundles: &[Bundle], known: &[Known]) {
+fn prefetch_keys(bundles: &[Bundle], known: &[CachedVerdict]) {
     let layers = || known.iter().filter_map(|known| only_layer(bundles, *known));
     layers().for_each(|layer| layer.sa.fetch_key_head());
     layers().for_each(|layer| layer.sa.fetch_keys());

@@ -1,7 +1,7 @@
 //! Seal jobs for the crypto library.
 
 use arrayvec::ArrayVec;
-use uxfrm_crypto::{Crypter, Iv, SaKey, SealJob, Sealing, SeqHigh};
+use uxfrm_crypto::{Crypter, Iv, SaKey, SealJob, SealStatus, SeqHigh};
 
 use super::narrow;
 
@@ -55,7 +55,7 @@ impl<'a, 'c> SealJobs<'a, 'c> {
     fn note_refused(&mut self) {
         for job in &self.jobs {
             let item = job.tag as usize;
-            if job.verdict != Sealing::Sealed && self.failed.last() != Some(&item) {
+            if job.verdict != SealStatus::Sealed && self.failed.last() != Some(&item) {
                 self.failed.push(item);
             }
         }

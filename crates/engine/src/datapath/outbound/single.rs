@@ -1,7 +1,7 @@
 //! Outbound fast path for a batch of one packet, as on a quiet link: without the lists that only
 //! batches need.
 
-use uxfrm_crypto::{SealJob, Sealing};
+use uxfrm_crypto::{SealJob, SealStatus};
 use uxfrm_packet::{PacketBuf, Version};
 
 use super::pre_parsed::{FlowRun, UNREADABLE};
@@ -10,8 +10,8 @@ use crate::bundle::SeqGrant;
 use crate::datapath::context::BatchCtx;
 use crate::esp::encap::InnerInfo;
 use crate::esp::headers::{self, SeqAndId};
-use crate::flow_cache::Known;
-use crate::{Direction, DropReason, Spi, Stage, Watch};
+use crate::flow_cache::CachedVerdict;
+use crate::{Direction, DropReason, Spi, Stage, StageWatch};
 
 impl Outbound {
     /// Stages 2 to 5 for a single packet; on the fast path all later stages too.
@@ -20,16 +20,16 @@ impl Outbound {
         &mut self,
         packet: PacketBuf,
         ctx: &mut BatchCtx<'_>,
-        watch: &mut impl Watch,
+        watch: &mut impl StageWatch,
     ) {
         let summary = PacketSummary::with_flow(&packet);
-        watch.passed(Stage::Parse);
+        watch.stage_done(Stage::Parse);
         let flow = summary.as_ref().map_or(&UNREADABLE, |(_, flow)| flow);
-        let known = self.policies.know(&ctx.snapshot.spd, Direction::Out, flow, Spi(0));
+        let known = self.policies.lookup_cached(&ctx.snapshot.spd, Direction::Out, flow, Spi(0));
         if self.cache.exceeds_cache() {
             self.cache.fetch(known.bundle().into_iter());
         }
-        watch.passed(Stage::LookUp);
+        watch.stage_done(Stage::LookUp);
         let run = FlowRun::single(&packet, summary.as_ref());
         match self.fast_bundle(&run, known, ctx).filter(|_| self.items.is_empty()) {
             Some(place) => self.send_single_fast(packet, &run, (known, place), flow.version(), ctx),
@@ -43,7 +43,7 @@ impl Outbound {
         &mut self,
         mut packet: PacketBuf,
         run: &FlowRun,
-        (known, place): (Known, u32),
+        (known, place): (CachedVerdict, u32),
         version: Version,
         ctx: &mut BatchCtx<'_>,
     ) {
@@ -105,7 +105,7 @@ impl Outbound {
         let (high, iv) = layer.seq_high_and_iv(seq_id.sequence);
         let mut job = SealJob::in_place(layer.sa.key(), high, iv, esp);
         ctx.crypter.seal(std::slice::from_mut(&mut job));
-        if job.verdict != Sealing::Sealed {
+        if job.verdict != SealStatus::Sealed {
             return None;
         }
         if layer.needs_finish() {

@@ -11,7 +11,7 @@ use crate::Mark;
 use crate::bundle::Bundle;
 use crate::datapath::context::BatchCtx;
 use crate::esp::encap::{EncapLayer, EncapMode, InnerInfo, OuterForm};
-use crate::fragments::split::{Cut, split};
+use crate::fragments::split::{FragmentPlan, split};
 
 impl Outbound {
     /// Stage 10.
@@ -91,7 +91,7 @@ impl Outbound {
     fn fragment(&mut self, packet: PacketBuf, inner: &InnerInfo, mtu: u16, ctx: &mut BatchCtx<'_>) {
         for whole in packet.bytes().chunks(segment_len(&packet)) {
             self.ident = self.ident.wrapping_add(1);
-            let cut = Cut {
+            let cut = FragmentPlan {
                 version: inner.version,
                 place: inner.esp_offset(),
                 next_header_at: inner.next_header_at(),
@@ -123,7 +123,7 @@ impl TxItem {
 
 fn segment_len(packet: &PacketBuf) -> usize {
     match packet.segments {
-        Segments::Train { stride } => stride.into(),
+        Segments::Burst { stride } => stride.into(),
         Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => packet.len().max(1),
     }
 }

@@ -41,7 +41,7 @@ impl MissCost {
     /// Samples a packet.
     #[inline(never)]
     pub(crate) fn sample(&mut self, lookup: &LookupContext<'_>, flow: &FlowKey) {
-        let cost = lookup.spd.weigh(lookup.direction, flow);
+        let cost = lookup.spd.estimate_cost(lookup.direction, flow);
         self.since_sample = 0;
         self.tenths = match self.samples {
             0 => cost,

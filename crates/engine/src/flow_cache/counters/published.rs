@@ -6,11 +6,11 @@ use crate::flow_cache::CacheStats;
 
 /// Statistics of one worker's four caches as of its last update. One thread writes, any may read.
 #[derive(Debug, Default)]
-pub struct CacheCounts([[Shared; 2]; 2]);
+pub struct SharedCacheStats([[Shared; 2]; 2]);
 
 type Shared = [AtomicU64; 8];
 
-impl CacheCounts {
+impl SharedCacheStats {
     /// Outbound, then inbound; each IPv4, then IPv6.
     #[must_use]
     pub fn read(&self) -> [[CacheStats; 2]; 2] {

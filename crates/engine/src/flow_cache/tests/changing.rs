@@ -98,10 +98,10 @@ fn decide(spd: &Spd, direction: Direction, flow: &FlowKey) -> Vec<PolicyIndex> {
 fn check(cache: &mut PolicyCache, database: &Database, flows: &[(Direction, FlowKey)]) {
     let snapshot = database.snapshot();
     let spd = &snapshot.spd;
-    cache.begin(spd);
+    cache.begin_batch(spd);
     for (direction, flow) in flows {
         let id = cache.lookup(spd, *direction, flow, Spi(0));
-        let said: Vec<_> = cache.answer(id).iter().map(|entry| entry.index()).collect();
+        let said: Vec<_> = cache.policies(id).iter().map(|entry| entry.index()).collect();
         assert_eq!(said, decide(spd, *direction, flow), "{direction:?} {flow:?}");
         cache.count(id, 1, 1);
     }
@@ -130,7 +130,7 @@ fn take(
             let key = change_elsewhere(database, serial).key();
             database.apply(Moment(0), |change| change.delete_policy(&key)).unwrap();
         }),
-        Step::LetGo => cache.let_go(&database.snapshot().spd),
+        Step::LetGo => cache.release_stale(&database.snapshot().spd),
         Step::Ask(times) => (0..times).for_each(|_| check(cache, database, flows)),
     }
 }

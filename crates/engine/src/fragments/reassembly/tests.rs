@@ -54,7 +54,7 @@ impl Bit {
 
 /// A datagram of the model: each byte, and the fragments that brought them.
 #[derive(Debug, Default)]
-struct Known {
+struct CachedVerdict {
     since: u64,
     bytes: BTreeMap<usize, u8>,
     seen: BTreeSet<(usize, usize)>,
@@ -72,7 +72,7 @@ enum Said {
 
 /// Reference implementation without limits of memory and time, byte by byte.
 #[derive(Debug, Default)]
-struct Model(BTreeMap<u64, Vec<(Ident, Known)>>);
+struct Model(BTreeMap<u64, Vec<(Ident, CachedVerdict)>>);
 
 /// Whether it is IPv6, and the identification.
 type Ident = (bool, u8);
@@ -85,7 +85,7 @@ impl Model {
             if shelf.len() == MAX_DATAGRAMS {
                 evicted = shelf.remove(0).1.seen.len() as u64;
             }
-            shelf.push((key, Known { since: now, ..Known::default() }));
+            shelf.push((key, CachedVerdict { since: now, ..CachedVerdict::default() }));
         }
         let place = shelf.iter().position(|(other, _)| *other == key).unwrap();
         let (known, range) = (&mut shelf[place].1, bit.range());

@@ -72,7 +72,7 @@ proptest! {
         start in prop_oneof![Just(0_u64), 0_u64..5000, (1_u64 << 32) - 5000..(1 << 32) + 5000, Just(7_u64 << 40)],
         steps in steps(),
     ) {
-        let replay = ReplayWindow::new(window, Numbers::Extended, start);
+        let replay = ReplayWindow::new(window, SeqWidth::Esn, start);
         let mut model = Model::new(window, start);
         for step in steps {
             let Some(number) = model.head.checked_add_signed(step) else { continue };
@@ -87,7 +87,7 @@ proptest! {
         start in prop_oneof![Just(0_u64), 0_u64..5000, (1_u64 << 32) - 6000..(1 << 32)],
         steps in steps(),
     ) {
-        let replay = ReplayWindow::new(window, Numbers::Short, start);
+        let replay = ReplayWindow::new(window, SeqWidth::Bits32, start);
         let mut model = Model::new(window, start);
         for step in steps {
             let Some(number) = model.head.checked_add_signed(step) else { continue };
@@ -102,7 +102,7 @@ proptest! {
         steps in steps(),
         size in 1_usize..80,
     ) {
-        let [together, single] = [(); 2].map(|()| ReplayWindow::new(window, Numbers::Short, 9000));
+        let [together, single] = [(); 2].map(|()| ReplayWindow::new(window, SeqWidth::Bits32, 9000));
         let mut head = 9000_u64;
         let next = |step: &i64| {
             let number = head.checked_add_signed(*step).unwrap_or(1) & u64::from(u32::MAX);
@@ -111,7 +111,7 @@ proptest! {
         };
         let numbers: Vec<u64> = steps.iter().map(next).collect();
         for batch in numbers.chunks(size) {
-            let candidates: Vec<Candidate> =
+            let candidates: Vec<UncheckedSeq> =
                 batch.iter().filter_map(|number| single.check(low_half(*number)).ok()).collect();
             let expected: Vec<_> = candidates.iter().map(|number| single.accept(*number)).collect();
             let (mut rest, mut outcomes) = (candidates.as_slice(), Vec::new());
@@ -154,7 +154,7 @@ fn walk(replay: &ReplayWindow, steps: &[(u64, Result<(), DropReason>, &str)]) {
 fn thirty_two_bits_step_by_step() {
     let last = u64::from(u32::MAX);
     walk(
-        &ReplayWindow::new(64, Numbers::Short, 0),
+        &ReplayWindow::new(64, SeqWidth::Bits32, 0),
         &[
             (0, Err(InNoNumber), "number 0 is never sent"),
             (1, Ok(()), "the first"),
@@ -184,7 +184,7 @@ fn thirty_two_bits_step_by_step() {
 fn across_2_to_the_32_step_by_step() {
     let wrap = 1_u64 << 32;
     walk(
-        &ReplayWindow::new(128, Numbers::Extended, wrap - 200),
+        &ReplayWindow::new(128, SeqWidth::Esn, wrap - 200),
         &[
             (wrap - 200, Err(InReplay), "what was received before counts as seen"),
             (wrap - 10, Ok(()), "towards the end of the lower half"),
@@ -205,7 +205,7 @@ fn across_2_to_the_32_step_by_step() {
 #[test]
 fn numbers_end_at_64_bits() {
     let last = u64::MAX;
-    let replay = ReplayWindow::new(64, Numbers::Extended, last - 3);
+    let replay = ReplayWindow::new(64, SeqWidth::Esn, last - 3);
     walk(
         &replay,
         &[(last, Ok(()), "the last"), (last - 2, Ok(()), "late"), (last, Err(InReplay), "again")],
@@ -216,13 +216,13 @@ fn numbers_end_at_64_bits() {
 #[test]
 fn number_zero_is_refused() {
     // Lower halves near 2^32 with a head near 0 would be number -1 and so on.
-    let replay = ReplayWindow::new(64, Numbers::Extended, 3);
+    let replay = ReplayWindow::new(64, SeqWidth::Esn, 3);
     assert_eq!(replay.check(u32::MAX), Err(InTooOld));
 }
 
 #[test]
 fn window_zero_accepts_all() {
-    let replay = ReplayWindow::new(0, Numbers::Short, 0);
+    let replay = ReplayWindow::new(0, SeqWidth::Bits32, 0);
     for number in [0, 5, 5, 1, u64::from(u32::MAX), 0] {
         assert_eq!(receive(&replay, number), Ok(()));
     }
@@ -231,7 +231,7 @@ fn window_zero_accepts_all() {
 
 #[test]
 fn candidate_is_accepted_once() {
-    let replay = ReplayWindow::new(64, Numbers::Short, 0);
+    let replay = ReplayWindow::new(64, SeqWidth::Bits32, 0);
     let (one, other) = (replay.check(9).unwrap(), replay.check(9).unwrap());
     assert_eq!(replay.accept(one), Ok(()));
     assert_eq!(replay.accept(other), Err(InReplay));
@@ -245,9 +245,9 @@ fn candidate_is_accepted_once() {
 fn learned_numbers_far_ahead_are_refused() {
     for high in [1, 15, 16, 17, 24, 31, 32, 33, 1 << 20, u64::from(u32::MAX)] {
         for used in [0, 1000] {
-            let replay = ReplayWindow::new(64, Numbers::Extended, used);
+            let replay = ReplayWindow::new(64, SeqWidth::Esn, used);
             let at = (high << 32) + 1000;
-            replay.learn(at, [at - 40, at]);
+            replay.mark_received(at, [at - 40, at]);
             walk(
                 &replay,
                 &[
@@ -273,10 +273,10 @@ fn learned_numbers_are_refused_by_all_threads() {
         [100, 1 << 32, 1 << 36, (1 << 36) + 7 * 32, (1 << 37) - 1, 3 << 36, u64::MAX >> 1]
     {
         for window in [32, 64, 100, 4096] {
-            let replay = ReplayWindow::new(window, Numbers::Extended, 0);
+            let replay = ReplayWindow::new(window, SeqWidth::Esn, 0);
             let learnt: Vec<_> =
                 (received - 31..=received).filter(|number| number % 3 != 0).collect();
-            replay.learn(received, learnt.iter().copied());
+            replay.mark_received(received, learnt.iter().copied());
             assert_eq!(replay.highest(), received);
             let lowest = received.saturating_sub(u64::from(window) - 1).max(1);
             for number in lowest..=received + 5000 {
@@ -296,7 +296,7 @@ fn learned_numbers_are_refused_by_all_threads() {
 fn many_threads_accept_each_number_exactly_once() {
     const COUNT: u64 = 200_000;
     const START: u64 = (1 << 32) - COUNT / 2;
-    let replay = ReplayWindow::new(2048, Numbers::Extended, START - 1);
+    let replay = ReplayWindow::new(2048, SeqWidth::Esn, START - 1);
     let accepted: Vec<AtomicU32> = (0..COUNT).map(|_| AtomicU32::new(0)).collect();
     std::thread::scope(|scope| {
         for key in [0_u64, 21, 42, 63] {
@@ -317,7 +317,7 @@ fn many_threads_accept_each_number_exactly_once() {
 /// The state between another thread's acceptance and its update of the head.
 #[test]
 fn newer_block_refuses_old_numbers_while_head_lags() {
-    let replay = ReplayWindow::new(32, Numbers::Short, 0);
+    let replay = ReplayWindow::new(32, SeqWidth::Bits32, 0);
     assert_eq!(replay.ring.len(), 2);
     let newer = WindowSlot::of(70, 2);
     replay.ring[newer.slot].store(join(newer.tag, newer.bit), Ordering::Relaxed);
@@ -341,14 +341,14 @@ fn newer_block_refuses_old_numbers_while_head_lags() {
 fn numbers_accepted_before_close_are_handed_over() {
     for (window, start) in [(32, 0), (64, (1 << 32) - 2000), (4096, u64::from(u32::MAX) << 16)] {
         let (old, new) = (
-            ReplayWindow::new(window, Numbers::Extended, start),
-            ReplayWindow::new(window, Numbers::Extended, 0),
+            ReplayWindow::new(window, SeqWidth::Esn, start),
+            ReplayWindow::new(window, SeqWidth::Esn, 0),
         );
         let last = AtomicU32::new(0);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for step in 1..200_000 {
-                    if old.accept(Candidate(start + u64::from(step))).is_err() {
+                    if old.accept(UncheckedSeq(start + u64::from(step))).is_err() {
                         break;
                     }
                     last.store(step, Ordering::Release);
@@ -358,15 +358,15 @@ fn numbers_accepted_before_close_are_handed_over() {
                 std::hint::spin_loop();
             }
             let (highest, received) = old.end();
-            new.learn(highest, received);
+            new.mark_received(highest, received);
         });
         let last = start + u64::from(last.into_inner());
         assert_eq!((new.highest(), old.highest()), (last, last), "window {window}");
         for number in last - u64::from(window) + 1..=last {
-            assert_eq!(new.accept(Candidate(number)), Err(InReplay), "{number} of {last}");
+            assert_eq!(new.accept(UncheckedSeq(number)), Err(InReplay), "{number} of {last}");
         }
-        assert_eq!(old.accept(Candidate(last + 1)), Err(InTooOld));
+        assert_eq!(old.accept(UncheckedSeq(last + 1)), Err(InTooOld));
         assert_eq!((old.end().0, old.has(last)), (last, false));
-        assert_eq!(new.accept(Candidate(last + 1)), Ok(()));
+        assert_eq!(new.accept(UncheckedSeq(last + 1)), Ok(()));
     }
 }

@@ -1,43 +1,43 @@
 //! Limits, packet by packet and with many workers.
 
-use super::{Charge::*, *};
+use super::{ChargeOutcome::*, *};
 
-fn limits(packets: (u64, u64), bytes: (u64, u64)) -> Limits {
-    Limits {
-        packets: Budget { soft: packets.0, hard: packets.1 },
-        bytes: Budget { soft: bytes.0, hard: bytes.1 },
-        ..Limits::default()
+fn limits(packets: (u64, u64), bytes: (u64, u64)) -> LifetimeLimits {
+    LifetimeLimits {
+        packets: SoftHardLimit { soft: packets.0, hard: packets.1 },
+        bytes: SoftHardLimit { soft: bytes.0, hard: bytes.1 },
+        ..LifetimeLimits::default()
     }
 }
 
-const NONE: (u64, u64) = (Budget::NONE, Budget::NONE);
+const NONE: (u64, u64) = (SoftHardLimit::NONE, SoftHardLimit::NONE);
 
 /// Limits, then charges (packets, bytes) with their answers.
 #[test]
 #[rustfmt::skip]
 fn limits_by_table() {
-    type Row<'a> = ((u64, u64), (u64, u64), &'a [(u32, u64, Charge)]);
+    type Row<'a> = ((u64, u64), (u64, u64), &'a [(u32, u64, ChargeOutcome)]);
     let table: &[Row<'_>] = &[
         (NONE, NONE, &[(256, u64::MAX / 4, Ok), (1, 1, Ok)]),
         // Of a hard limit of 3, 3 pass.
         ((u64::MAX, 3), NONE, &[(1, 9, Ok), (1, 9, Ok), (1, 9, Ok), (1, 9, HardLimit), (1, 9, Expired), (5, 9, Expired)]),
         ((u64::MAX, 3), NONE, &[(3, 9, Ok), (1, 9, HardLimit)]),
-        ((u64::MAX, 3), NONE, &[(4, 9, Crossing), (1, 9, Ok), (2, 9, Ok), (2, 9, Crossing), (1, 9, HardLimit)]),
+        ((u64::MAX, 3), NONE, &[(4, 9, NeedsPerPacket), (1, 9, Ok), (2, 9, Ok), (2, 9, NeedsPerPacket), (1, 9, HardLimit)]),
         // The soft event comes with the packet after the limit, once.
         ((2, 4), NONE, &[(2, 9, Ok), (1, 9, SoftLimit), (1, 9, Ok), (1, 9, HardLimit)]),
-        ((2, 10), NONE, &[(4, 9, Crossing), (1, 9, Ok), (1, 9, Ok), (1, 9, SoftLimit), (4, 9, Ok), (1, 1, Ok)]),
+        ((2, 10), NONE, &[(4, 9, NeedsPerPacket), (1, 9, Ok), (1, 9, Ok), (1, 9, SoftLimit), (4, 9, Ok), (1, 1, Ok)]),
         // The packet that passes the limit of bytes still goes, however long.
         (NONE, (u64::MAX, 100), &[(1, 99, Ok), (1, 1500, Ok), (1, 1, HardLimit)]),
         (NONE, (u64::MAX, 100), &[(1, 100, Ok), (1, 1, HardLimit)]),
         (NONE, (50, 1000), &[(1, 50, Ok), (1, 1, SoftLimit), (1, 949, Ok), (1, 1, HardLimit)]),
-        (NONE, (50, 100), &[(2, 101, Crossing), (1, 60, Ok), (1, 41, SoftLimit), (1, 1, HardLimit)]),
+        (NONE, (50, 100), &[(2, 101, NeedsPerPacket), (1, 60, Ok), (1, 41, SoftLimit), (1, 1, HardLimit)]),
         // 0 is a limit, as in the kernel; "none" is u64::MAX.
         ((u64::MAX, 0), NONE, &[(1, 1, HardLimit)]),
         // Soft above hard: the hard one counts.
         ((9, 1), NONE, &[(1, 1, Ok), (1, 1, HardLimit)]),
     ];
     for (row, (packets, bytes, charges)) in table.iter().enumerate() {
-        let usage = Usage::new(Lifecycle::Valid);
+        let usage = SaUsage::new(Lifecycle::Valid);
         let limits = limits(*packets, *bytes);
         for (step, (packets, bytes, expected)) in charges.iter().enumerate() {
             let answer = usage.charge(&limits, *packets, *bytes, Moment(5)).unwrap();
@@ -48,7 +48,7 @@ fn limits_by_table() {
 
 #[test]
 fn refused_packets_are_not_counted() {
-    let usage = Usage::new(Lifecycle::Valid);
+    let usage = SaUsage::new(Lifecycle::Valid);
     let limits = limits((u64::MAX, 2), NONE);
     for packets in [2, 1, 1, 7] {
         usage.charge(&limits, packets, 100, Moment(9)).unwrap();
@@ -58,17 +58,17 @@ fn refused_packets_are_not_counted() {
 
 #[test]
 fn first_and_last_use_are_kept() {
-    let usage = Usage::new(Lifecycle::Valid);
+    let usage = SaUsage::new(Lifecycle::Valid);
     assert_eq!((usage.first_used(), usage.last_used()), (None, None));
     for at in [0, 7, 9] {
-        usage.charge(&Limits::default(), 1, 1, Moment(at)).unwrap();
+        usage.charge(&LifetimeLimits::default(), 1, 1, Moment(at)).unwrap();
     }
     assert_eq!((usage.first_used(), usage.last_used()), (Some(Moment(0)), Some(Moment(9))));
 }
 
 #[test]
 fn failures_are_counted_by_kind() {
-    let usage = Usage::new(Lifecycle::Valid);
+    let usage = SaUsage::new(Lifecycle::Valid);
     for reason in [
         DropReason::InTooOld,
         DropReason::InReplay,
@@ -78,21 +78,21 @@ fn failures_are_counted_by_kind() {
     ] {
         usage.count_failure(reason);
     }
-    assert_eq!(usage.failures(), Failures { replay_window: 1, replay: 2, integrity_failed: 1 });
+    assert_eq!(usage.failures(), SaFailures { replay_window: 1, replay: 2, integrity_failed: 1 });
 }
 
 #[test]
 fn parallel_workers_never_pass_limit_and_report_once() {
     const HARD: u64 = 10_000;
-    let usage = Usage::new(Lifecycle::Valid);
+    let usage = SaUsage::new(Lifecycle::Valid);
     let limits = limits((HARD / 2, HARD), NONE);
-    let all: Vec<(u64, Vec<Charge>)> = std::thread::scope(|scope| {
+    let all: Vec<(u64, Vec<ChargeOutcome>)> = std::thread::scope(|scope| {
         let work = |batch: u32| {
             let (mut passed, mut told) = (0, Vec::new());
             loop {
                 let (mut packets, mut charge) =
                     (batch, usage.charge(&limits, batch, 1, Moment(1)).unwrap());
-                if charge == Crossing {
+                if charge == NeedsPerPacket {
                     (packets, charge) = (1, usage.charge(&limits, 1, 1, Moment(1)).unwrap());
                 }
                 if matches!(charge, SoftLimit | HardLimit) {
@@ -120,7 +120,7 @@ fn parallel_workers_never_pass_limit_and_report_once() {
 #[test]
 fn counts_during_close_are_counted_once() {
     for _ in 0..50 {
-        let (usage, limits) = (Usage::new(Lifecycle::Valid), Limits::default());
+        let (usage, limits) = (SaUsage::new(Lifecycle::Valid), LifetimeLimits::default());
         let begun = std::sync::atomic::AtomicBool::new(false);
         let charge = || {
             let (mut counted, mut late) = ((0, 0), (0, 0));

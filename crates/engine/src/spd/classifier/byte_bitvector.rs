@@ -159,8 +159,8 @@ impl<W: Words> ByteBitvector<W> {
 
     /// Removes a policy, if present.
     pub(crate) fn remove(&mut self, rule: &Rule<W>) {
-        let place = rule.entry.place();
-        let at = self.policies.binary_search_by_key(&place, |policy| policy.entry.place());
+        let place = rule.entry.precedence();
+        let at = self.policies.binary_search_by_key(&place, |policy| policy.entry.precedence());
         if let Ok(at) = at
             && is_live(&self.live, at)
         {
@@ -173,7 +173,7 @@ impl<W: Words> ByteBitvector<W> {
         }
         let mut recent: Vec<_> = self.recent.iter().flat_map(W::RuleBlock8::rules).collect();
         let before = recent.len();
-        recent.retain(|other| other.entry.place() != place);
+        recent.retain(|other| other.entry.precedence() != place);
         self.len -= before - recent.len();
         self.set_recent(recent);
     }
@@ -212,7 +212,7 @@ impl<W: Words> ByteBitvector<W> {
 
     /// Replaces the policies without a bit.
     fn set_recent(&mut self, mut recent: Vec<Rule<W>>) {
-        recent.sort_by_key(|rule| rule.entry.place());
+        recent.sort_by_key(|rule| rule.entry.precedence());
         self.recent = simd_leaf::build(&recent);
     }
 
@@ -220,7 +220,7 @@ impl<W: Words> ByteBitvector<W> {
     fn rebuild_rows(&mut self) {
         let mut rules = Vec::with_capacity(self.len);
         self.each(&mut |entry| rules.push(Rule::of(entry)));
-        rules.sort_by_key(|rule| rule.entry.place());
+        rules.sort_by_key(|rule| rule.entry.precedence());
         let planned = self.planned;
         *self = Self { planned, ..Self::of(&rules) };
     }

@@ -194,7 +194,7 @@ impl<W: Words> FieldBitvector<W> {
     /// Inserts a policy, for which there is [room](Self::has_room).
     pub(super) fn insert(&mut self, rule: Rule<W>) {
         let mut recent: Vec<_> = self.recent.iter().flat_map(W::RuleBlock8::rules).collect();
-        let before = |other: &Rule<W>| other.entry.place() < rule.entry.place();
+        let before = |other: &Rule<W>| other.entry.precedence() < rule.entry.precedence();
         recent.insert(recent.partition_point(before), rule);
         self.len += 1;
         self.recent = simd_leaf::build(&recent);
@@ -202,8 +202,9 @@ impl<W: Words> FieldBitvector<W> {
 
     /// Removes a policy, if present.
     pub(super) fn remove(&mut self, rule: &Rule<W>) {
-        let place = rule.entry.place();
-        if let Ok(at) = self.policies.binary_search_by_key(&place, |policy| policy.entry.place())
+        let place = rule.entry.precedence();
+        if let Ok(at) =
+            self.policies.binary_search_by_key(&place, |policy| policy.entry.precedence())
             && self.remove_at(at)
         {
             self.len -= 1;
@@ -211,7 +212,7 @@ impl<W: Words> FieldBitvector<W> {
         }
         let mut recent: Vec<_> = self.recent.iter().flat_map(W::RuleBlock8::rules).collect();
         let before = recent.len();
-        recent.retain(|other| other.entry.place() != place);
+        recent.retain(|other| other.entry.precedence() != place);
         self.len -= before - recent.len();
         self.recent = simd_leaf::build(&recent);
     }

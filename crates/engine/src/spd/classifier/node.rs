@@ -214,14 +214,14 @@ impl<W: Words> Node<W> {
             Self::Empty { .. } | Self::Counts { .. } => *self = Self::linear(vec![rule]),
             Self::Linear { .. } | Self::Compact { .. } => {
                 let mut rules = self.rules();
-                let before = |other: &Rule<W>| other.entry.place() < rule.entry.place();
+                let before = |other: &Rule<W>| other.entry.precedence() < rule.entry.precedence();
                 rules.insert(rules.partition_point(before), rule);
                 let is_few = rules.len() <= timing.few();
                 *self = if is_few { Self::linear(rules) } else { Self::of(rules) };
             }
             Self::Simd { blocks, .. } if count::<W>(blocks) < simd_leaf::MAX_RULES => {
                 let mut rules = self.rules();
-                let before = |other: &Rule<W>| other.entry.place() < rule.entry.place();
+                let before = |other: &Rule<W>| other.entry.precedence() < rule.entry.precedence();
                 rules.insert(rules.partition_point(before), rule);
                 *self = Self::simd(&rules);
             }
@@ -311,7 +311,7 @@ impl<W: Words> Node<W> {
     /// depend on the order of insertion.
     pub(super) fn replanned(&self) -> Self {
         let mut rules = self.rules();
-        rules.sort_by_cached_key(|rule| rule.entry.place());
+        rules.sort_by_cached_key(|rule| rule.entry.precedence());
         root_cuts::best_root(rules)
     }
 
@@ -321,13 +321,13 @@ impl<W: Words> Node<W> {
             Self::Empty { .. } | Self::Counts { .. } => return,
             Self::Linear { .. } | Self::Compact { .. } => {
                 let mut rules = self.rules();
-                rules.retain(|other| other.entry.place() != rule.entry.place());
+                rules.retain(|other| other.entry.precedence() != rule.entry.precedence());
                 *self = if rules.is_empty() { Self::EMPTY } else { Self::linear(rules) };
                 return;
             }
             Self::Simd { .. } => {
                 let mut rules = self.rules();
-                rules.retain(|other| other.entry.place() != rule.entry.place());
+                rules.retain(|other| other.entry.precedence() != rule.entry.precedence());
                 *self = Self::of(rules);
                 return;
             }

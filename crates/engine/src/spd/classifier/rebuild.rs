@@ -14,17 +14,17 @@ use crate::{Direction, Family, PolicyEntry, PolicyKind};
 
 /// Bins to be rebuilt.
 #[derive(Debug)]
-pub struct Revision(Vec<BinTree>);
+pub struct Rebuild(Vec<BinTree>);
 
 /// Rebuilt bins.
 #[derive(Debug)]
-pub struct Revised(Vec<BinTree>);
+pub struct RebuiltIndex(Vec<BinTree>);
 
 /// A policy inserted or removed during a rebuild.
 #[derive(Clone, Debug)]
-pub(crate) enum Moved {
-    Came(Arc<PolicyEntry>),
-    Went(Arc<PolicyEntry>),
+pub(crate) enum PendingDelta {
+    Inserted(Arc<PolicyEntry>),
+    Removed(Arc<PolicyEntry>),
 }
 
 /// All policies of one bin.
@@ -53,12 +53,12 @@ const SIZES: std::ops::RangeInclusive<usize> = 64..=1 << 17;
 /// Rebuilt when one in this many policies came or went.
 const SHARE: usize = 8;
 
-impl Revision {
+impl Rebuild {
     /// Plans the bins: some milliseconds for a thousand policies, some tenths of a second for a
     /// hundred thousand.
     #[must_use]
-    pub fn plan(self) -> Revised {
-        Revised(self.0.into_iter().map(BinTree::planned).collect())
+    pub fn build(self) -> RebuiltIndex {
+        RebuiltIndex(self.0.into_iter().map(BinTree::planned).collect())
     }
 }
 
@@ -69,13 +69,13 @@ impl Classifier {
     }
 
     /// Copies of the bins that have outgrown their plan.
-    pub(crate) fn revision(&self) -> Revision {
+    pub(crate) fn revision(&self) -> Rebuild {
         let part = |bin: Bin| BinTree { bin, tree: self.bins_of(bin).tree(bin.family) };
-        Revision(self.needs_replan().map(part).collect())
+        Rebuild(self.needs_replan().map(part).collect())
     }
 
     /// Installs rebuilt bins, and replays the changes made since they were copied.
-    pub(crate) fn adopt(&mut self, replanned: Revised, moved: &[Moved]) {
+    pub(crate) fn adopt(&mut self, replanned: RebuiltIndex, moved: &[PendingDelta]) {
         for BinTree { bin, tree } in replanned.0 {
             let moved = moved.iter().filter(|moved| Bin::of(moved.entry()) == Some(bin));
             self.plain[bin.direction as usize][bin.kind as usize].adopt(tree, moved);
@@ -126,15 +126,15 @@ impl Bins {
     }
 
     /// Replaces a tree by its rebuilt copy.
-    fn adopt<'a>(&mut self, tree: Tree, moved: impl Iterator<Item = &'a Moved>) {
+    fn adopt<'a>(&mut self, tree: Tree, moved: impl Iterator<Item = &'a PendingDelta>) {
         match tree {
             Tree::V4(tree) => (self.v4, self.changed[Family::V4 as usize]) = (tree, 0),
             Tree::V6(tree) => (self.v6, self.changed[Family::V6 as usize]) = (tree, 0),
         }
         for moved in moved {
             match moved {
-                Moved::Came(entry) => self.insert(entry, ReplanTiming::Now),
-                Moved::Went(entry) => self.remove(entry),
+                PendingDelta::Inserted(entry) => self.insert(entry, ReplanTiming::Now),
+                PendingDelta::Removed(entry) => self.remove(entry),
             }
         }
     }
@@ -155,10 +155,10 @@ impl Tree {
     }
 }
 
-impl Moved {
+impl PendingDelta {
     fn entry(&self) -> &PolicyEntry {
         match self {
-            Self::Came(entry) | Self::Went(entry) => entry,
+            Self::Inserted(entry) | Self::Removed(entry) => entry,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::linear_leaf;
 use super::ternary::{Key, Ternary, Words};
-use crate::{AnswerId, PolicyEntry};
+use crate::{PolicyEntry, VerdictId};
 
 /// A policy with its selector, so that the policy itself is read only if it matches.
 #[derive(Clone, Debug)]
@@ -84,7 +84,7 @@ impl Rank {
     }
 
     pub(crate) fn of(entry: &PolicyEntry) -> Self {
-        let place = entry.place();
+        let place = entry.precedence();
         Self(u32::from(place.is_software()) << 22 | place.priority().0.min(LAST_PRIORITY))
     }
 }
@@ -93,7 +93,7 @@ impl<W: Words> Rule<W> {
     pub(crate) fn of(entry: &Arc<PolicyEntry>) -> Self {
         let Ternary { value, mask } = Ternary::<W>::of(entry);
         let extra = if mask.extra == 0 { 0 } else { EXTRA_BIT };
-        let verdict_bits = VerdictBits(entry.answer().compact() << 1 | extra);
+        let verdict_bits = VerdictBits(entry.verdict().compact() << 1 | extra);
         Self::new(value.words, mask.words, Rank::of(entry), verdict_bits, Arc::clone(entry))
     }
 
@@ -146,7 +146,7 @@ impl<W: Words> MatchRule<W> for Rule<W> {
 
 impl VerdictBits {
     /// No policy: reads as a verdict that does not fit.
-    const NONE: Self = Self(AnswerId::NONE.compact() << 1);
+    const NONE: Self = Self(VerdictId::NONE.compact() << 1);
 
     /// Reads the bits from the last mask word.
     #[inline]
@@ -182,9 +182,9 @@ impl<'a> Best<'a> {
     /// The verdict where this policy decides alone; rarely read from the policy itself, which is
     /// not cached.
     #[inline]
-    pub(crate) fn answer(&self) -> AnswerId {
-        let verdict_bits = AnswerId::from_compact(self.verdict_bits.0 >> 1);
-        verdict_bits.unwrap_or_else(|| self.entry.map_or(AnswerId::NONE, |entry| entry.answer()))
+    pub(crate) fn answer(&self) -> VerdictId {
+        let verdict_bits = VerdictId::from_compact(self.verdict_bits.0 >> 1);
+        verdict_bits.unwrap_or_else(|| self.entry.map_or(VerdictId::NONE, |entry| entry.verdict()))
     }
 
     /// This match, or `other` if there is none.
@@ -223,6 +223,6 @@ impl<'a> Best<'a> {
     /// Whether a policy of equal rank precedes it.
     #[cold]
     fn is_preceded_by(&self, entry: &PolicyEntry) -> bool {
-        self.entry.is_some_and(|best| entry.place() < best.place())
+        self.entry.is_some_and(|best| entry.precedence() < best.precedence())
     }
 }

@@ -11,7 +11,8 @@ use super::inline::INLINE_BYTES;
 use super::layout::{FieldLayout, SharedTraffic};
 use crate::spd::classifier::{MaskTemplate, MaskTemplates};
 use crate::{
-    DeviceId, IfId, Limits, Mark, Offload, OffloadKind, Policy, PolicyFlags, PolicyKind, Template,
+    DeviceId, IfId, LifetimeLimits, Mark, Offload, OffloadKind, Policy, PolicyFlags, PolicyKind,
+    Template,
 };
 
 /// All fields of a policy but action, priority, and what its layout stores inline.
@@ -27,7 +28,7 @@ pub(crate) struct SharedFields {
     pub(crate) kind: PolicyKind,
     /// Templates; the first without the fields stored inline.
     templates: Box<[Template]>,
-    limits: Option<Box<Limits>>,
+    limits: Option<Box<LifetimeLimits>>,
     offload: Option<Box<OffloadTarget>>,
     pub(crate) mark: Mark,
     pub(crate) if_id: IfId,
@@ -97,7 +98,7 @@ impl SharedFields {
             epoch: epoch(age),
             kind: policy.kind,
             templates,
-            limits: (policy.limits != Limits::default()).then(|| Box::new(policy.limits)),
+            limits: (policy.limits != LifetimeLimits::default()).then(|| Box::new(policy.limits)),
             offload: policy.offload.clone().map(target),
             mark: policy.mark,
             if_id: policy.if_id,
@@ -125,7 +126,7 @@ impl SharedFields {
         self.offload().is_none_or(|offload| offload.kind != OffloadKind::Packet)
     }
 
-    pub(crate) fn limits(&self) -> Limits {
+    pub(crate) fn limits(&self) -> LifetimeLimits {
         self.limits.as_deref().copied().unwrap_or_default()
     }
 

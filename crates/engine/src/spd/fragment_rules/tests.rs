@@ -26,8 +26,8 @@ fn policies() -> impl Strategy<Value = Vec<Policy>> {
         let template = |level| template(policy.selector.family(), level);
         (policy.action, policy.templates) = match deed {
             0 => (Action::Block, vec![]),
-            1 => (Action::Allow, vec![template(Level::Required)]),
-            2 => (Action::Allow, vec![template(Level::Use)]),
+            1 => (Action::Allow, vec![template(TemplateLevel::Required)]),
+            2 => (Action::Allow, vec![template(TemplateLevel::Use)]),
             _ => (Action::Allow, vec![]),
         };
         policy
@@ -35,7 +35,7 @@ fn policies() -> impl Strategy<Value = Vec<Policy>> {
     prop::collection::vec(one, 0..40)
 }
 
-fn template(family: Family, level: Level) -> Template {
+fn template(family: Family, level: TemplateLevel) -> Template {
     Template {
         source: family.unspecified(),
         destination: family.unspecified(),
@@ -48,13 +48,13 @@ fn template(family: Family, level: Level) -> Template {
 }
 
 fn refuses(policy: &Policy) -> bool {
-    let must = policy.templates.iter().any(|template| template.level == Level::Required);
+    let must = policy.templates.iter().any(|template| template.level == TemplateLevel::Required);
     policy.action == Action::Block || must
 }
 
 /// Whether a policy decides over a piece: with untold fields left out if it refuses, and not at all
 /// by them if not.
-fn takes(policy: &Policy, piece: &Piece<'_>) -> bool {
+fn takes(policy: &Policy, piece: &PlainFragment<'_>) -> bool {
     let mut wide = policy.clone();
     wide.selector.source_port.mask = 0;
     wide.selector.destination_port.mask = 0;
@@ -96,12 +96,12 @@ proptest! {
         let snapshot = database.snapshot();
         for (mut flow, told) in pieces {
             (flow.source_port, flow.destination_port) = (0, 0);
-            let piece = Piece { flow: &flow, tells_protocol: told || flow.source.is_ipv4() };
+            let piece = PlainFragment { flow: &flow, tells_protocol: told || flow.source.is_ipv4() };
             let first = |kind| {
                 let fits = model.iter().enumerate().filter(move |(_, entry)| {
                     entry.kind() == kind && takes(&entry.policy(), &piece)
                 });
-                fits.min_by_key(|(age, entry)| (entry.place().priority(), *age)).map(|(_, entry)| entry)
+                fits.min_by_key(|(age, entry)| (entry.precedence().priority(), *age)).map(|(_, entry)| entry)
             };
             let kinds = [PolicyKind::Sub, PolicyKind::Main].into_iter();
             let expected = kinds.filter_map(first).find(|entry| refuses(&entry.policy()));
@@ -109,8 +109,8 @@ proptest! {
             let usual = [PolicyKind::Sub, PolicyKind::Main].into_iter().find_map(|kind| {
                 snapshot.spd.lookup_kind(kind, Direction::Forward, &flow).filter(|entry| refuses(&entry.policy()))
             });
-            let found = match snapshot.spd.asks_for_whole(Direction::Forward) {
-                true => snapshot.spd.refuses_piece(&piece),
+            let found = match snapshot.spd.needs_whole_datagrams(Direction::Forward) {
+                true => snapshot.spd.refuses_fragment(&piece),
                 false => usual,
             };
             prop_assert_eq!(found.map(|entry| entry.index()), expected.map(|entry| entry.index()));
@@ -129,6 +129,6 @@ fn fragment_rules_later_ipv6_fragment_has_no_protocol() {
         let bytes = uxfrm_testkit::packets::ip(ends(source), ends(source), Protocol::UDP, &[0; 8]);
         let ip = IpPacket { fragment, ..IpPacket::parse(&bytes).unwrap() };
         let flow = FlowKey::of_bytes(&ip, &bytes);
-        assert_eq!(Piece::of(&flow, &ip).tells_protocol, told, "{source} {fragment:?}");
+        assert_eq!(PlainFragment::of(&flow, &ip).tells_protocol, told, "{source} {fragment:?}");
     }
 }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
 
-use crate::insertion_order::Turns;
+use crate::insertion_order::InsertionOrder;
 
 /// Position of a dump of all policies, youngest first. Holds no reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub struct PolicyCursor(Option<u64>);
 /// Slots by sequence number. The caller supplies the match-order number of a slot.
 #[derive(Debug, Default)]
 pub(super) struct InsertionOrder {
-    slots: Turns<u32>,
+    slots: InsertionOrder<u32>,
     /// Sequence numbers of policies that replaced another. For all others it equals the match-order
     /// number.
     overrides: HashMap<u32, u64, RandomState>,
@@ -62,7 +62,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::spd::store::Ledger;
+    use crate::spd::store::PolicyStore;
     use crate::{Direction, Moment, Policy, PolicyEntry, PortMask, spd::table::tests::policy};
 
     /// The kernel's list, youngest first, with the dump's position in it.
@@ -92,7 +92,7 @@ mod tests {
 
         /// Inserts by sequence number.
         fn restore(&mut self, entry: &Arc<PolicyEntry>) {
-            let age = entry.place().age();
+            let age = entry.precedence().insertion_seq();
             let at = self.policies.partition_point(|(seq, _)| *seq > age);
             self.policies.insert(at, (age, Arc::clone(entry)));
             let is_passed = age >= self.last;
@@ -120,7 +120,7 @@ mod tests {
         fn dump_in_steps_shows_what_the_kernel_shows(
             steps in prop::collection::vec((0_u8..20, 0_u16..250, 0_u32..3, any::<prop::sample::Index>()), 0..900),
         ) {
-            let (mut ledger, mut list) = (Ledger::default(), List::default());
+            let (mut ledger, mut list) = (PolicyStore::default(), List::default());
             let (mut cursor, mut gone) = (PolicyCursor::default(), Vec::new());
             for (choice, name, priority, which) in steps {
                 match choice {

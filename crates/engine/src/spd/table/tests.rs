@@ -4,8 +4,9 @@ use proptest::prelude::*;
 use uxfrm_crypto::Backend;
 
 use crate::{
-    Action, Database, Defaults, Direction, Family, FlowKey, IfId, Limits, Lookup, Mark, Moment,
-    Policy, PolicyFlags, PolicyIndex, PolicyKind, PortMask, Prefix, Priority, Selector,
+    Action, Database, DefaultActions, Direction, Family, FlowKey, IfId, LifetimeLimits, Mark,
+    Moment, Policy, PolicyFlags, PolicyIndex, PolicyKind, PolicyLookup, PortMask, Prefix, Priority,
+    Selector,
 };
 
 pub(crate) fn policy(direction: Direction, priority: u32) -> Policy {
@@ -20,7 +21,7 @@ pub(crate) fn policy(direction: Direction, priority: u32) -> Policy {
         mark: Mark::default(),
         if_id: IfId(0),
         flags: PolicyFlags::empty(),
-        limits: Limits::default(),
+        limits: LifetimeLimits::default(),
         offload: None,
     }
 }
@@ -137,10 +138,10 @@ proptest! {
             let fits = model.iter().enumerate().filter(|(_, entry)| {
                 entry.direction() == direction && applies(&entry.policy(), &flow)
             });
-            let first = fits.min_by_key(|(age, entry)| (entry.kind() == PolicyKind::Main, entry.place().priority(), *age));
+            let first = fits.min_by_key(|(age, entry)| (entry.kind() == PolicyKind::Main, entry.precedence().priority(), *age));
             let found = match snapshot.spd.lookup(direction, &flow) {
-                Lookup::Policy(entry) => Some(entry.index()),
-                Lookup::Default(action) => { prop_assert_eq!(action, Action::Allow); None }
+                PolicyLookup::Policy(entry) => Some(entry.index()),
+                PolicyLookup::Default(action) => { prop_assert_eq!(action, Action::Allow); None }
             };
             prop_assert_eq!(found, first.map(|(_, entry)| entry.index()));
         }
@@ -158,9 +159,9 @@ proptest! {
             policies.into_iter().for_each(|policy| { let _ = change.add_policy(policy); });
         });
         let snapshot = database.snapshot();
-        let index = |lookup: &Lookup<'_>| match lookup {
-            Lookup::Policy(entry) => Some(entry.index()),
-            Lookup::Default(_) => None,
+        let index = |lookup: &PolicyLookup<'_>| match lookup {
+            PolicyLookup::Policy(entry) => Some(entry.index()),
+            PolicyLookup::Default(_) => None,
         };
         let odd = odd.index(2 * flows.len());
         if let Some(flow) = flows.get_mut(odd) {
@@ -168,7 +169,7 @@ proptest! {
         }
         for direction in [Direction::In, Direction::Out, Direction::Forward] {
             let mut together = Vec::new();
-            snapshot.spd.lookup_each(direction, &flows, &mut together);
+            snapshot.spd.lookup_batch(direction, &flows, &mut together);
             let alone = flows.iter().map(|flow| index(&snapshot.spd.lookup(direction, flow)));
             prop_assert_eq!(together.iter().map(index).collect::<Vec<_>>(), alone.collect::<Vec<_>>());
         }
@@ -191,8 +192,8 @@ fn packet() -> FlowKey {
 /// Which one of several that all match.
 fn winner(database: &Database) -> Option<PolicyIndex> {
     match database.snapshot().spd.lookup(Direction::Out, &packet()) {
-        Lookup::Policy(entry) => Some(entry.index()),
-        Lookup::Default(_) => None,
+        PolicyLookup::Policy(entry) => Some(entry.index()),
+        PolicyLookup::Default(_) => None,
     }
 }
 
@@ -247,7 +248,7 @@ fn spd_restored_policy_keeps_precedence() {
         change.add_policy(narrower(1, 16)).unwrap();
         change.delete_policy(&first.key()).unwrap();
         let again = change.restore_policy(&first).unwrap();
-        assert_eq!((again.index(), again.place()), (first.index(), first.place()));
+        assert_eq!((again.index(), again.precedence()), (first.index(), first.precedence()));
         assert!(change.restore_policy(&first).is_err(), "it is there");
     });
     assert_eq!(winner(&database), Some(PolicyIndex(1)));
@@ -269,7 +270,7 @@ fn spd_skips_sub_policies_after_last_removal() {
 #[test]
 fn spd_default_actions_are_per_direction() {
     let mut database = Database::new(Backend::Portable, 1);
-    let defaults = Defaults { outbound: Action::Block, ..Defaults::default() };
+    let defaults = DefaultActions { outbound: Action::Block, ..DefaultActions::default() };
     database.apply(Moment(0), |change| change.set_defaults(defaults));
     let snapshot = database.snapshot();
     for (direction, expected) in [
@@ -279,7 +280,7 @@ fn spd_default_actions_are_per_direction() {
     ] {
         let lookup = snapshot.spd.lookup(direction, &packet());
         assert!(
-            matches!(lookup, Lookup::Default(action) if action == expected),
+            matches!(lookup, PolicyLookup::Default(action) if action == expected),
             "{direction:?}: {lookup:?}"
         );
     }

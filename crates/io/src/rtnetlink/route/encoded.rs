@@ -9,7 +9,7 @@ use super::{Route, Via};
 
 /// Kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Request {
+pub(super) enum SignalRequest {
     /// `RTM_NEWROUTE`
     New = 24,
     /// `RTM_DELROUTE`
@@ -40,7 +40,7 @@ const RTAX_MTU: u16 = 2;
 
 /// Appends a request to a datagram.
 pub(super) fn append(
-    request: Request,
+    request: SignalRequest,
     flags: u16,
     sequence: u32,
     route: &Route,
@@ -68,7 +68,7 @@ pub(super) fn append(
 }
 
 /// Both headers, without the length.
-fn head(request: Request, flags: u16, sequence: u32, route: &Route) -> [u8; HEAD] {
+fn head(request: SignalRequest, flags: u16, sequence: u32, route: &Route) -> [u8; HEAD] {
     let mut head = [0; HEAD];
     head[4..6].copy_from_slice(&(request as u16).to_ne_bytes());
     head[6..8].copy_from_slice(&(NLM_F_REQUEST | flags).to_ne_bytes());
@@ -145,7 +145,7 @@ mod tests {
     fn encoded_route_decodes_by_other_codec() {
         let mut bytes = Vec::new();
         for (route, sequence) in routes().iter().zip(5..) {
-            append(Request::New, NLM_F_CREATE, sequence, route, &mut bytes);
+            append(SignalRequest::New, NLM_F_CREATE, sequence, route, &mut bytes);
         }
         let mut rest = &bytes[..];
         for (route, sequence) in routes().into_iter().zip(5..) {
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn deleted_rule_is_reported() {
         let mut bytes = Vec::new();
-        append(Request::Delete, 0, 1, &routes()[0], &mut bytes);
+        append(SignalRequest::Delete, 0, 1, &routes()[0], &mut bytes);
         let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&bytes).unwrap();
         let is_delete = |payload| {
             matches!(payload, NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelRoute(_)))

@@ -51,7 +51,7 @@ proptest! {
         framing in prop::sample::select(vec![Framing::Ip, Framing::Ethernet]),
     ) {
         let kind = if crypto { OffloadKind::Crypto } else { OffloadKind::Packet };
-        let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
+        let mut sender = Sender::new(&wrapping.sa(PairDirection::LeftToRight, FIRST_SPI));
         let profile = Profile::by_name("unlimited").unwrap();
         let mut bed = TestBed::of(NicSetup { framing, ..NicSetup::new(profile, NIC) });
         let _ = bed.add_receiving(&wrapping, kind);
@@ -65,7 +65,7 @@ proptest! {
                 header.fill(2);
                 header[12..].copy_from_slice(kind);
             }
-            for Received { packet, mark } in bed.receive(vec![packet]) {
+            for ReceivedPacket { packet, mark } in bed.receive(vec![packet]) {
                 let success = mark.is_some_and(|mark| mark.status == DeviceStatus::Success);
                 if success && !crypto {
                     let (got, expected) = (packet.bytes(), plain[0].bytes());
@@ -88,7 +88,7 @@ proptest! {
         crypto in any::<bool>(),
     ) {
         use uxfrm_packet::{Checksum, Segments};
-        let wrapping = Wrapping::tunnel4();
+        let wrapping = IpsecSetup::tunnel4();
         let kind_of = if crypto { OffloadKind::Crypto } else { OffloadKind::Packet };
         let mut bed = TestBed::new("unlimited");
         let handle = bed.add_sending(&wrapping, kind_of);
@@ -97,16 +97,16 @@ proptest! {
             0 => Segments::One,
             1 => Segments::Tcp { mss: size },
             2 => Segments::Udp { size },
-            _ => Segments::Train { stride: size },
+            _ => Segments::Burst { stride: size },
         };
         packet.checksum = Checksum::Partial { start: size, offset: 6 };
         let task = match size % 3 {
-            _ if !crypto => Task::Protect,
-            0 => Task::Segment { sequence: 1, count: size.into() },
-            _ => Task::Encrypt { sequence: 1 },
+            _ if !crypto => OffloadTask::Protect,
+            0 => OffloadTask::Segment { sequence: 1, count: size.into() },
+            _ => OffloadTask::Encrypt { sequence: 1 },
         };
-        let handover = Handover { device: NIC, handle, task };
-        let sent = bed.transmit(vec![Handed { packet, handover }]);
+        let handover = OffloadOrder { device: NIC, handle, task };
+        let sent = bed.transmit(vec![OffloadedPacket { packet, handover }]);
         if let Some(longest) = bytes.get(..24) {
             prop_assert!(sent.iter().all(|sent| !sent.bytes().ends_with(longest)));
         }

@@ -6,14 +6,18 @@ use uxfrm_engine::{Action, Policy, Priority, Reqid, Spi};
 use super::*;
 
 fn state(spi: u32) -> SaConfig {
-    offloaded(Wrapping::transport4().sa(Way::Right, spi), OffloadKind::Crypto, Direction::In)
+    offloaded(
+        IpsecSetup::transport4().sa(PairDirection::LeftToRight, spi),
+        OffloadKind::Crypto,
+        Direction::In,
+    )
 }
 
 #[test]
 fn full_niantic_keeps_sas_and_deletion_makes_room() {
-    let wrapping = Wrapping::transport4();
+    let wrapping = IpsecSetup::transport4();
     let mut bed = TestBed::new("niantic");
-    let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
+    let mut sender = Sender::new(&wrapping.sa(PairDirection::LeftToRight, FIRST_SPI));
     let plain = datagrams(&wrapping, &[64]);
     let kept = bed.add_receiving(&wrapping, OffloadKind::Crypto);
     let mut sequence = 0;
@@ -69,14 +73,14 @@ fn invalid_key_is_refused_without_trace() {
 
 #[test]
 fn larval_states_need_a_device_of_kind_packet() {
-    let wanted = packet_kind::wanted(&Wrapping::tunnel4());
+    let wanted = packet_kind::wanted(&IpsecSetup::tunnel4());
     assert!(TestBed::new("connectx6dx").port().add_larval(&wanted).is_ok());
     assert!(TestBed::new("niantic").port().add_larval(&wanted).is_err());
 }
 
 #[test]
 fn options_and_fragments_are_not_ok() {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     let mut bed = TestBed::new("unlimited");
     let handle = bed.add_sending(&wrapping, OffloadKind::Packet);
     let whole = datagrams(&wrapping, &[64]).remove(0);
@@ -91,7 +95,7 @@ fn options_and_fragments_are_not_ok() {
 
 #[test]
 fn policies_on_the_device_block_and_want_their_states() {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     let with = |direction, way, priority, change: fn(&mut Policy)| {
         let mut policy = wrapping.policy(direction, way);
         policy.priority = Priority(priority);
@@ -109,18 +113,21 @@ fn policies_on_the_device_block_and_want_their_states() {
     };
     assert_eq!(carried(&mut left, &mut right), (1, 1), "without any");
     for (direction, bed) in [(Direction::Out, &mut left), (Direction::In, &mut right)] {
-        let allow = with(direction, Way::Right, 20, |_| ());
+        let allow = with(direction, PairDirection::LeftToRight, 20, |_| ());
         bed.port().add_policy(&allow).unwrap();
     }
     assert_eq!(carried(&mut left, &mut right), (1, 1));
-    let other = with(Direction::In, Way::Right, 15, |policy| policy.templates[0].reqid = Reqid(9));
+    let other = with(Direction::In, PairDirection::LeftToRight, 15, |policy| {
+        policy.templates[0].reqid = Reqid(9)
+    });
     let other = right.port().add_policy(&other).unwrap();
     assert_eq!(carried(&mut left, &mut right), (1, 0));
     assert_eq!(right.nic.drops().of(NicDrop::RxPolicyMismatch), 1);
     right.port().delete_policy(other);
     right.port().free_policy(other);
     for (direction, sent, received) in [(Direction::In, 1, 0), (Direction::Out, 0, 0)] {
-        let block = with(direction, Way::Right, 10, |policy| policy.action = Action::Block);
+        let block =
+            with(direction, PairDirection::LeftToRight, 10, |policy| policy.action = Action::Block);
         let bed = if direction == Direction::In { &mut right } else { &mut left };
         bed.port().add_policy(&block).unwrap();
         assert_eq!(carried(&mut left, &mut right), (sent, received));
@@ -137,7 +144,7 @@ fn netdevsim_text_matches_kernel_selftest() {
     let ends: [std::net::IpAddr; 2] =
         ["192.168.123.4", "192.168.123.3"].map(|a| a.parse().unwrap());
     let state = |source, destination, direction| {
-        let mut sa = Wrapping::transport4().sa(Way::Right, 9);
+        let mut sa = IpsecSetup::transport4().sa(PairDirection::LeftToRight, 9);
         (sa.source, sa.id.destination, sa.id.spi) = (source, destination, Spi(9));
         sa.transform.transform = Transform::aead("rfc4106(gcm(aes))", 160, 128).unwrap();
         sa.transform.encryption_key = KeyMaterial::new(b"1234567890123456dcba");
@@ -158,9 +165,9 @@ fn netdevsim_text_matches_kernel_selftest() {
     }
     let sender = Sender::new(&outward);
     let plain = packets::echo(ends[1], ends[0], b"ping");
-    let handed = (1..=3).map(|sequence| Handed {
+    let handed = (1..=3).map(|sequence| OffloadedPacket {
         packet: sender.frame(&plain, sequence).0,
-        handover: Handover { device: NIC, handle, task: Task::Encrypt { sequence } },
+        handover: OffloadOrder { device: NIC, handle, task: OffloadTask::Encrypt { sequence } },
     });
     assert_eq!(bed.transmit(handed.collect()).len(), 3);
     let expected = "SA count=2 tx=3\n\

@@ -14,12 +14,12 @@ fn device_encryption_equals_engine() {
         let mut pair = pair_of(&wrapping);
         let mut bed = TestBed::new("unlimited");
         let handle = bed.add_sending(&wrapping, OffloadKind::Crypto);
-        let sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
+        let sender = Sender::new(&wrapping.sa(PairDirection::LeftToRight, FIRST_SPI));
         let plain = datagrams(&wrapping, &LENGTHS);
         let (expected, _) = pair.left.outbound(copies(&plain));
-        let handed = plain.iter().zip(1..).map(|(plain, sequence)| Handed {
+        let handed = plain.iter().zip(1..).map(|(plain, sequence)| OffloadedPacket {
             packet: sender.frame(plain, sequence).0,
-            handover: Handover { device: NIC, handle, task: Task::Encrypt { sequence } },
+            handover: OffloadOrder { device: NIC, handle, task: OffloadTask::Encrypt { sequence } },
         });
         let sent = bed.transmit(handed.collect());
         assert_eq!(bytes_of(&sent), bytes_of(&expected), "{wrapping:?}");
@@ -28,11 +28,11 @@ fn device_encryption_equals_engine() {
 
 #[test]
 fn a_train_is_encrypted_frame_by_frame() {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     let mut pair = pair_of(&wrapping);
     let mut bed = TestBed::new("unlimited");
     let handle = bed.add_sending(&wrapping, OffloadKind::Crypto);
-    let sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
+    let sender = Sender::new(&wrapping.sa(PairDirection::LeftToRight, FIRST_SPI));
     // 100 frames exceed one call of the crypto library; the last is shorter.
     let plain = datagrams(&wrapping, &[[400; 99].as_slice(), &[100]].concat());
     let (expected, _) = pair.left.outbound(copies(&plain));
@@ -41,19 +41,19 @@ fn a_train_is_encrypted_frame_by_frame() {
     let stride = frames[0].len();
     let bytes: Vec<u8> = frames.iter().flat_map(|frame| frame.bytes().to_vec()).collect();
     let mut train = PacketBuf::from_slice(&bytes);
-    train.segments = Segments::Train { stride: u16::try_from(stride).unwrap() };
-    let task = Task::Encrypt { sequence: 1 };
-    let handover = Handover { device: NIC, handle, task };
-    let sent = bed.transmit(vec![Handed { packet: train, handover }]);
+    train.segments = Segments::Burst { stride: u16::try_from(stride).unwrap() };
+    let task = OffloadTask::Encrypt { sequence: 1 };
+    let handover = OffloadOrder { device: NIC, handle, task };
+    let sent = bed.transmit(vec![OffloadedPacket { packet: train, handover }]);
     assert_eq!(bed.nic.outward().sent, 100);
-    let apart: Vec<_> = sent.iter().flat_map(uxfrm_testkit::taken_apart).collect();
+    let apart: Vec<_> = sent.iter().flat_map(uxfrm_testkit::split_burst).collect();
     assert_eq!(bytes_of(&apart), bytes_of(&expected));
 }
 
 #[test]
 fn decryption_is_in_place() {
     for wrapping in wrappings() {
-        let sa = wrapping.sa(Way::Right, FIRST_SPI);
+        let sa = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI);
         let mut sender = Sender::new(&sa);
         let mut bed = TestBed::new("unlimited");
         let handle = bed.add_receiving(&wrapping, OffloadKind::Crypto);
@@ -78,16 +78,16 @@ fn decryption_is_in_place() {
 
 #[test]
 fn forged_or_truncated_is_dropped_by_name() {
-    let wrapping = Wrapping::transport4();
-    let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
+    let wrapping = IpsecSetup::transport4();
+    let mut sender = Sender::new(&wrapping.sa(PairDirection::LeftToRight, FIRST_SPI));
     let mut bed = TestBed::new("niantic");
     let handle = bed.add_receiving(&wrapping, OffloadKind::Crypto);
     let plain = datagrams(&wrapping, &[64]);
     let mut forged = sender.esp(&plain[0], 1);
     *forged.bytes_mut().last_mut().unwrap() ^= 1;
     let short = packets::ip(
-        wrapping.gateways(Way::Right).0,
-        wrapping.gateways(Way::Right).1,
+        wrapping.gateways(PairDirection::LeftToRight).0,
+        wrapping.gateways(PairDirection::LeftToRight).1,
         uxfrm_packet::Protocol::ESP,
         &[&FIRST_SPI.to_be_bytes()[..], &[0; 12]].concat(),
     );
@@ -102,8 +102,8 @@ fn forged_or_truncated_is_dropped_by_name() {
 
 #[test]
 fn esn_upper_half_is_nearest_to_reported() {
-    let wrapping = Wrapping { flags: SaFlags::ESN, ..Wrapping::tunnel4() };
-    let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
+    let wrapping = IpsecSetup { flags: SaFlags::ESN, ..IpsecSetup::tunnel4() };
+    let mut sender = Sender::new(&wrapping.sa(PairDirection::LeftToRight, FIRST_SPI));
     let mut bed = TestBed::new("unlimited");
     let handle = bed.add_receiving(&wrapping, OffloadKind::Crypto);
     let plain = datagrams(&wrapping, &[64]);

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use uxfrm_testkit::{Listener, Rng};
+use uxfrm_testkit::{PlaintextDetector, Rng};
 
 use super::*;
 
 /// Payload that must not appear on the wire.
 const MARKER: &[u8] = b"plaintext must not leave";
 
-fn marked(wrapping: &Wrapping, count: usize) -> Vec<PacketBuf> {
-    let (source, destination) = wrapping.hosts(Way::Right);
+fn marked(wrapping: &IpsecSetup, count: usize) -> Vec<PacketBuf> {
+    let (source, destination) = wrapping.hosts(PairDirection::LeftToRight);
     let end = |address| std::net::SocketAddr::new(address, 5).to_string();
     let one = |_| packets::udp(&end(source), &end(destination), &MARKER.repeat(4));
     (0..count).map(one).collect()
@@ -18,32 +18,36 @@ fn marked(wrapping: &Wrapping, count: usize) -> Vec<PacketBuf> {
 
 #[test]
 fn link_flapping_leaks_no_plaintext_and_keeps_counts() {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     for kind in [OffloadKind::Packet, OffloadKind::Crypto] {
         let (mut left, mut right) = (TestBed::new("unlimited"), TestBed::new("unlimited"));
-        let sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
+        let sender = Sender::new(&wrapping.sa(PairDirection::LeftToRight, FIRST_SPI));
         let mut out = left.add_sending(&wrapping, kind);
         let _ = right.add_receiving(&wrapping, OffloadKind::Packet);
-        let mut listener = Listener::new(MARKER);
+        let mut listener = PlaintextDetector::new(MARKER);
         let mut rng = Rng::new(6);
         let mut sequence = 0;
         let mut arrived = 0;
         for round in 0..1000 {
             left.nic.inject(Fault::Delay(Duration::from_micros(rng.below(3) as u64)));
             for up in [true, false] {
-                let link = if up { Link::Up } else { Link::Down };
+                let link = if up { LinkState::Up } else { LinkState::Down };
                 left.nic.set_link(link, &mut left.pool);
                 left.assert_accounts();
-                let (task, handed) = (Task::Protect, marked(&wrapping, 3));
+                let (task, handed) = (OffloadTask::Protect, marked(&wrapping, 3));
                 let handed = handed.into_iter().map(|packet| match kind {
-                    OffloadKind::Packet => {
-                        Handed { packet, handover: Handover { device: NIC, handle: out, task } }
-                    }
+                    OffloadKind::Packet => OffloadedPacket {
+                        packet,
+                        handover: OffloadOrder { device: NIC, handle: out, task },
+                    },
                     OffloadKind::Crypto => {
                         sequence += 1;
                         let packet = sender.frame(&packet, sequence).0;
-                        let task = Task::Encrypt { sequence };
-                        Handed { packet, handover: Handover { device: NIC, handle: out, task } }
+                        let task = OffloadTask::Encrypt { sequence };
+                        OffloadedPacket {
+                            packet,
+                            handover: OffloadOrder { device: NIC, handle: out, task },
+                        }
                     }
                 });
                 let wire = left.transmit(handed.collect());
@@ -57,7 +61,7 @@ fn link_flapping_leaks_no_plaintext_and_keeps_counts() {
                 left.port().delete_state(out);
                 assert!(left.protect(out, marked(&wrapping, 1)).is_empty());
                 left.port().free_state(out);
-                let mut sa = wrapping.sa(Way::Right, FIRST_SPI);
+                let mut sa = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI);
                 sa.replay.sent = sent;
                 out = left.add(sa, kind, Direction::Out);
             }
@@ -76,14 +80,14 @@ fn link_flapping_leaks_no_plaintext_and_keeps_counts() {
 
 #[test]
 fn link_down_drops_delayed_packets() {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     let mut bed = TestBed::new("unlimited");
     let handle = bed.add_sending(&wrapping, OffloadKind::Packet);
     bed.nic.inject(Fault::Delay(Duration::from_secs(1)));
     assert!(bed.protect(handle, marked(&wrapping, 5)).is_empty());
     assert_eq!(bed.nic.outward().held, 5);
     assert_eq!(bed.nic.next_due(), Some(NOW.plus(Duration::from_secs(1))));
-    bed.nic.set_link(Link::Down, &mut bed.pool);
+    bed.nic.set_link(LinkState::Down, &mut bed.pool);
     assert_eq!(bed.nic.drops().of(NicDrop::TxLinkDown), 5);
     assert_eq!(bed.nic.next_due(), None);
     bed.assert_accounts();
@@ -91,7 +95,7 @@ fn link_down_drops_delayed_packets() {
 
 #[test]
 fn delayed_completions_keep_order_and_due_time() {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     let mut bed = TestBed::new("unlimited");
     let handle = bed.add_sending(&wrapping, OffloadKind::Packet);
     bed.nic.inject("delay 1000000".parse().unwrap());
@@ -101,13 +105,13 @@ fn delayed_completions_keep_order_and_due_time() {
     bed.nic.complete(Moment(due.0 - 1), &mut wire, &mut bed.queues);
     assert!(wire.is_empty());
     bed.nic.complete(due, &mut wire, &mut bed.queues);
-    let right = Pair::new(&wrapping).right.inbound(wire.drain().collect());
+    let right = TestGatewayPair::new(&wrapping).right.inbound(wire.drain().collect());
     assert_eq!(bytes_of(&right), bytes_of(&datagrams(&wrapping, &[1, 2, 3])));
 }
 
 #[test]
 fn reordered_completions_swap_with_successor() {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     let mut bed = TestBed::new("unlimited");
     let handle = bed.add_sending(&wrapping, OffloadKind::Packet);
     bed.nic.inject(Fault::Reorder(1));
@@ -118,8 +122,8 @@ fn reordered_completions_swap_with_successor() {
 
 #[test]
 fn wrong_decryption_is_named_in_both_kinds() {
-    let wrapping = Wrapping::tunnel4();
-    let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
+    let wrapping = IpsecSetup::tunnel4();
+    let mut sender = Sender::new(&wrapping.sa(PairDirection::LeftToRight, FIRST_SPI));
     let plain = datagrams(&wrapping, &[64]);
     for kind in [OffloadKind::Packet, OffloadKind::Crypto] {
         let mut bed = TestBed::new("unlimited");
@@ -145,16 +149,16 @@ fn wrong_decryption_is_named_in_both_kinds() {
 fn lost_event_fault_suppresses_events() {
     let mut bed = TestBed::new("unlimited");
     bed.nic.inject(Fault::LostEvents(1));
-    bed.nic.set_link(Link::Down, &mut bed.pool);
-    bed.nic.set_link(Link::Down, &mut bed.pool);
-    bed.nic.set_link(Link::Up, &mut bed.pool);
+    bed.nic.set_link(LinkState::Down, &mut bed.pool);
+    bed.nic.set_link(LinkState::Down, &mut bed.pool);
+    bed.nic.set_link(LinkState::Up, &mut bed.pool);
     assert_eq!(bed.events(), [NicEvent::LinkUp]);
 }
 
 #[test]
 fn full_and_busy_faults_refuse_given_times() {
-    let wrapping = Wrapping::transport4();
-    let sa = |kind| offloaded(wrapping.sa(Way::Right, 1), kind, Direction::In);
+    let wrapping = IpsecSetup::transport4();
+    let sa = |kind| offloaded(wrapping.sa(PairDirection::LeftToRight, 1), kind, Direction::In);
     let refusal = |bed: &mut TestBed, kind| {
         let refused = bed.port().add_state(&sa(kind), NOW).err();
         refused.map(|refusal| (refusal.errno.number(), refusal.text))
@@ -176,7 +180,7 @@ fn full_and_busy_faults_refuse_given_times() {
     let busy = text(16, "Device failed to offload this state");
     assert_eq!(refusal(&mut bed, OffloadKind::Packet), busy);
     assert_eq!(refusal(&mut bed, OffloadKind::Packet), None);
-    let mut policy = wrapping.policy(Direction::Out, Way::Right);
+    let mut policy = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
     let device = "nic0".into();
     policy.offload = Some(Offload { kind: OffloadKind::Packet, device, direction: Direction::Out });
     for (fault, number) in [(Fault::Busy(1), 16), (Fault::FullTables(1), 28)] {

@@ -7,7 +7,7 @@ const GUEST: DeviceId = DeviceId(70);
 
 fn bed(trust: Trust, share: TableSizes) -> TestBed {
     let profile = Profile::by_name("niantic").unwrap();
-    let addresses = vec![Wrapping::transport4().hosts(Way::Left).0];
+    let addresses = vec![IpsecSetup::transport4().hosts(PairDirection::RightToLeft).0];
     let guest = VirtualFunction { device: GUEST, trust, share, addresses };
     TestBed::of(NicSetup { functions: vec![guest], ..NicSetup::new(profile, NIC) })
 }
@@ -17,7 +17,11 @@ fn guest(bed: &mut TestBed) -> FunctionPort<'_> {
 }
 
 fn state(spi: u32, direction: Direction) -> SaConfig {
-    offloaded(Wrapping::transport4().sa(Way::Right, spi), OffloadKind::Crypto, direction)
+    offloaded(
+        IpsecSetup::transport4().sa(PairDirection::LeftToRight, spi),
+        OffloadKind::Crypto,
+        direction,
+    )
 }
 
 fn refused(outcome: Result<Attached, Refusal>) -> (i32, String) {
@@ -30,7 +34,7 @@ fn an_untrusted_function_is_refused_until_it_is_trusted() {
     let mut bed = bed(Trust::Untrusted, TableSizes::default());
     let denied = (13, "Device failed to offload this state".to_owned());
     assert_eq!(refused(guest(&mut bed).add_state(&state(1, Direction::In), NOW)), denied);
-    let policy = Wrapping::transport4().policy(Direction::In, Way::Right);
+    let policy = IpsecSetup::transport4().policy(Direction::In, PairDirection::LeftToRight);
     assert_eq!(guest(&mut bed).add_policy(&policy).unwrap_err().errno.number(), 13);
     bed.nic.set_trust(FunctionId::of_virtual(0), Trust::Trusted);
     assert!(guest(&mut bed).add_state(&state(1, Direction::In), NOW).is_ok());
@@ -59,25 +63,26 @@ fn function_share_fills_before_device() {
 
 #[test]
 fn both_directions_work_and_each_function_has_its_own() {
-    let wrapping = Wrapping::transport4();
+    let wrapping = IpsecSetup::transport4();
     let mut bed = bed(Trust::Trusted, TableSizes::default());
     let into = guest(&mut bed).add_state(&state(FIRST_SPI, Direction::In), NOW).unwrap();
     let out = guest(&mut bed).add_state(&state(FIRST_SPI, Direction::Out), NOW).unwrap();
     let (Attached::Device(into), Attached::Device(out)) = (into, out) else { panic!("software") };
     guest(&mut bed).set_iv_prefix(out, prefix());
     for handle in [into, out] {
-        guest(&mut bed).open_state(handle, &Position::default());
+        guest(&mut bed).open_state(handle, &SaProgress::default());
     }
-    let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
+    let mut sender = Sender::new(&wrapping.sa(PairDirection::LeftToRight, FIRST_SPI));
     let plain = datagrams(&wrapping, &[64]);
     let held: Vec<_> = bed.nic.held().map(|held| (held.handle, held.function)).collect();
     let whose = FunctionId::of_virtual(0);
     assert_eq!(held, [(into, whose), (out, whose)]);
     // Out: only by its own interface.
     let hand = |device| {
-        let task = Task::Encrypt { sequence: 1 };
-        let packet = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI)).frame(&plain[0], 1).0;
-        Handed { packet, handover: Handover { device, handle: out, task } }
+        let task = OffloadTask::Encrypt { sequence: 1 };
+        let packet =
+            Sender::new(&wrapping.sa(PairDirection::LeftToRight, FIRST_SPI)).frame(&plain[0], 1).0;
+        OffloadedPacket { packet, handover: OffloadOrder { device, handle: out, task } }
     };
     assert!(bed.transmit(vec![hand(NIC)]).is_empty());
     assert_eq!(bed.nic.drops().of(NicDrop::TxWrongDevice), 1);
@@ -97,7 +102,7 @@ fn both_directions_work_and_each_function_has_its_own() {
 #[test]
 fn device_link_down_affects_all_functions() {
     let mut bed = bed(Trust::Untrusted, TableSizes::default());
-    bed.nic.set_link(Link::Down, &mut bed.pool);
+    bed.nic.set_link(LinkState::Down, &mut bed.pool);
     let mut events = Vec::new();
     guest(&mut bed).take_events(&mut events);
     assert_eq!(events, [NicEvent::LinkDown]);
@@ -107,7 +112,7 @@ fn device_link_down_affects_all_functions() {
 /// As after `ip link set nic0v0 down`, or when its netdev is deleted.
 #[test]
 fn function_link_down_affects_only_that_function() {
-    let wrapping = Wrapping::transport4();
+    let wrapping = IpsecSetup::transport4();
     let mut bed = bed(Trust::Trusted, TableSizes::default());
     let vf = FunctionId::of_virtual(0);
     let mut handles = Vec::new();
@@ -117,16 +122,16 @@ fn function_link_down_affects_only_that_function() {
             panic!("software")
         };
         guest(&mut bed).set_iv_prefix(handle, prefix());
-        guest(&mut bed).open_state(handle, &Position::default());
+        guest(&mut bed).open_state(handle, &SaProgress::default());
         handles.push(handle);
     }
     let own = bed.add(state(FIRST_SPI + 2, Direction::Out), OffloadKind::Crypto, Direction::Out);
-    let sender = |spi| Sender::new(&wrapping.sa(Way::Right, spi));
+    let sender = |spi| Sender::new(&wrapping.sa(PairDirection::LeftToRight, spi));
     let plain = datagrams(&wrapping, &[64]);
     let encrypt = |bed: &mut TestBed, handle, spi, device| {
         let packet = sender(spi).frame(&plain[0], 1).0;
-        let handover = Handover { device, handle, task: Task::Encrypt { sequence: 1 } };
-        bed.transmit(vec![Handed { packet, handover }]).len()
+        let handover = OffloadOrder { device, handle, task: OffloadTask::Encrypt { sequence: 1 } };
+        bed.transmit(vec![OffloadedPacket { packet, handover }]).len()
     };
     let guests = bed.nic.device_of(vf).unwrap();
     assert_eq!(encrypt(&mut bed, handles[0], FIRST_SPI, guests), 1);
@@ -134,7 +139,7 @@ fn function_link_down_affects_only_that_function() {
 
     bed.nic.inject(Fault::Delay(Duration::from_secs(1)));
     assert_eq!(encrypt(&mut bed, handles[0], FIRST_SPI, guests), 0, "it is late");
-    bed.nic.set_function_link(vf, Link::Down, &mut Pool::new());
+    bed.nic.set_function_link(vf, LinkState::Down, &mut Pool::new());
     bed.nic.inject(Fault::Delay(Duration::ZERO));
     assert_eq!(bed.nic.drops().of(NicDrop::TxLinkDown), 1, "what was late");
     let told = |bed: &mut TestBed| {
@@ -149,10 +154,10 @@ fn function_link_down_affects_only_that_function() {
     assert_eq!(bed.nic.drops().of(NicDrop::RxLinkDown), 1);
     assert_eq!(encrypt(&mut bed, own, FIRST_SPI + 2, NIC), 1, "the device itself goes on");
 
-    bed.nic.set_link(Link::Down, &mut Pool::new());
-    bed.nic.set_function_link(vf, Link::Up, &mut Pool::new());
+    bed.nic.set_link(LinkState::Down, &mut Pool::new());
+    bed.nic.set_function_link(vf, LinkState::Up, &mut Pool::new());
     assert_eq!(told(&mut bed), (Vec::new(), vec![NicEvent::LinkDown]), "down it was");
-    bed.nic.set_link(Link::Up, &mut Pool::new());
+    bed.nic.set_link(LinkState::Up, &mut Pool::new());
     assert_eq!(told(&mut bed), (vec![NicEvent::LinkUp], vec![NicEvent::LinkUp]));
     assert_eq!(encrypt(&mut bed, handles[0], FIRST_SPI, guests), 1);
 }

@@ -1,12 +1,15 @@
 //! Counts, limits and the end of numbers: each event once, nothing passes after a hard limit.
 
-use uxfrm_engine::{Budget, Limits, ReplayConfig};
+use uxfrm_engine::{LifetimeLimits, ReplayConfig, SoftHardLimit};
 
 use super::*;
 
-fn packets_limited(soft: u64, hard: u64) -> Wrapping {
-    let packets = Budget { soft, hard };
-    Wrapping { limits: Limits { packets, ..Limits::default() }, ..Wrapping::tunnel4() }
+fn packets_limited(soft: u64, hard: u64) -> IpsecSetup {
+    let packets = SoftHardLimit { soft, hard };
+    IpsecSetup {
+        limits: LifetimeLimits { packets, ..LifetimeLimits::default() },
+        ..IpsecSetup::tunnel4()
+    }
 }
 
 #[test]
@@ -15,8 +18,8 @@ fn soft_limit_once_hard_limit_once_then_nothing_in_both_directions() {
     let (mut left, mut right) = (TestBed::new("connectx6dx"), TestBed::new("connectx6dx"));
     let out = left.add_sending(&wrapping, OffloadKind::Packet);
     let into = right.add_receiving(&wrapping, OffloadKind::Packet);
-    let mut sender = Sender::new(&Wrapping::tunnel4().sa(Way::Right, FIRST_SPI));
-    let state = wrapping.sa(Way::Right, FIRST_SPI).id;
+    let mut sender = Sender::new(&IpsecSetup::tunnel4().sa(PairDirection::LeftToRight, FIRST_SPI));
+    let state = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI).id;
     let soft = |handle| NicEvent::SoftLimit { handle, state };
     let hard = |handle| NicEvent::HardLimit { handle, state };
     let plain = datagrams(&wrapping, &[64]);
@@ -41,9 +44,11 @@ fn soft_limit_once_hard_limit_once_then_nothing_in_both_directions() {
 
 #[test]
 fn limits_of_bytes_lie_within_a_super_packet_too() {
-    let bytes = Budget { soft: 5_000, hard: 10_000 };
-    let wrapping =
-        Wrapping { limits: Limits { bytes, ..Limits::default() }, ..Wrapping::tunnel4() };
+    let bytes = SoftHardLimit { soft: 5_000, hard: 10_000 };
+    let wrapping = IpsecSetup {
+        limits: LifetimeLimits { bytes, ..LifetimeLimits::default() },
+        ..IpsecSetup::tunnel4()
+    };
     let mut bed = TestBed::new("unlimited");
     let handle = bed.add_sending(&wrapping, OffloadKind::Packet);
     let super_packet = packets::tcp_super("10.1.0.1:7", "10.2.0.1:9", &[7; 20_000], 960);
@@ -56,15 +61,15 @@ fn limits_of_bytes_lie_within_a_super_packet_too() {
 
 #[test]
 fn sequence_ends_without_esn_and_continues_with_it() {
-    let plain = datagrams(&Wrapping::tunnel4(), &[64]);
+    let plain = datagrams(&IpsecSetup::tunnel4(), &[64]);
     for (flags, passed) in [(SaFlags::empty(), 2), (SaFlags::ESN, 5)] {
         let event = |handle, state| match passed {
             5 => NicEvent::SequenceWrap { handle, state },
             _ => NicEvent::SequenceEnd { handle, state },
         };
-        let wrapping = Wrapping { flags, ..Wrapping::tunnel4() };
+        let wrapping = IpsecSetup { flags, ..IpsecSetup::tunnel4() };
         let mut bed = TestBed::new("unlimited");
-        let mut sa = wrapping.sa(Way::Right, FIRST_SPI);
+        let mut sa = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI);
         sa.replay = ReplayConfig { sent: u64::from(u32::MAX) - 2, ..sa.replay };
         let state = sa.id;
         let handle = bed.add(sa, OffloadKind::Packet, Direction::Out);
@@ -77,13 +82,13 @@ fn sequence_ends_without_esn_and_continues_with_it() {
 
 #[test]
 fn receiver_infers_esn_upper_half() {
-    let wrapping = Wrapping { flags: SaFlags::ESN, ..Wrapping::tunnel4() };
-    let mut sa = wrapping.sa(Way::Right, FIRST_SPI);
+    let wrapping = IpsecSetup { flags: SaFlags::ESN, ..IpsecSetup::tunnel4() };
+    let mut sa = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI);
     sa.replay.received = u64::from(u32::MAX) - 3;
     let state = sa.id;
     let mut bed = TestBed::new("connectx6dx");
     let handle = bed.add(sa, OffloadKind::Packet, Direction::In);
-    let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
+    let mut sender = Sender::new(&wrapping.sa(PairDirection::LeftToRight, FIRST_SPI));
     let plain = datagrams(&wrapping, &[64]);
     let first = u64::from(u32::MAX) - 2;
     let wire = (first..first + 6).map(|number| sender.esp(&plain[0], number)).collect();
@@ -94,7 +99,7 @@ fn receiver_infers_esn_upper_half() {
 
 #[test]
 fn only_reserved_numbers_are_sent() {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     let mut bed = TestBed::new("unlimited");
     let handle = bed.add_sending(&wrapping, OffloadKind::Packet);
     // A restart: the numbers up to 500 may have been used.

@@ -17,13 +17,13 @@ fn sequence_of(esp: &PacketBuf) -> u32 {
 
 #[test]
 fn a_super_packet_leaves_as_segments_in_order_each_with_its_number() {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     let mut bed = TestBed::new("connectx6dx");
     let handle = bed.add_sending(&wrapping, OffloadKind::Packet);
     let payload: Vec<u8> = (0..60_500_u32).map(|place| (place / 1000).to_le_bytes()[0]).collect();
     let wire = bed.protect(handle, vec![super_packet(7, &payload)]);
     assert_eq!(wire.iter().map(sequence_of).collect::<Vec<_>>(), (1..=61).collect::<Vec<_>>());
-    let mut right = Pair::new(&wrapping).right;
+    let mut right = TestGatewayPair::new(&wrapping).right;
     let mut joined: Vec<u8> = Vec::new();
     for packet in right.inbound(wire) {
         let ip = IpPacket::parse(packet.bytes()).unwrap();
@@ -41,7 +41,7 @@ fn super_packet_without_gso_is_dropped_by_name() {
     let mut profile = Profile::by_name("unlimited").unwrap();
     profile.segmentation = false;
     let mut bed = TestBed::of(NicSetup::new(profile, NIC));
-    let handle = bed.add_sending(&Wrapping::tunnel4(), OffloadKind::Packet);
+    let handle = bed.add_sending(&IpsecSetup::tunnel4(), OffloadKind::Packet);
     assert!(bed.protect(handle, vec![super_packet(7, &[1; 5000])]).is_empty());
     assert_eq!(bed.nic.drops().of(NicDrop::TxUnsupported), 5, "counted in segments");
 }
@@ -49,7 +49,7 @@ fn super_packet_without_gso_is_dropped_by_name() {
 #[test]
 fn four_streams_keep_their_order_through_two_devices_and_all_queues() {
     for (profile, queues) in [("connectx6dx", 16), ("unlimited", 64)] {
-        let wrapping = Wrapping::tunnel4();
+        let wrapping = IpsecSetup::tunnel4();
         let (mut left, mut right) = (TestBed::new(profile), TestBed::new(profile));
         let out = left.add_sending(&wrapping, OffloadKind::Packet);
         let _ = right.add_receiving(&wrapping, OffloadKind::Packet);
@@ -81,8 +81,8 @@ fn four_streams_keep_their_order_through_two_devices_and_all_queues() {
 /// The engine has the window: packets swapped by queues would be too old for it.
 #[test]
 fn crypto_kind_keeps_order_per_sa() {
-    let wrapping = Wrapping { window: 32, ..Wrapping::tunnel4() };
-    let config = wrapping.sa(Way::Right, FIRST_SPI);
+    let wrapping = IpsecSetup { window: 32, ..IpsecSetup::tunnel4() };
+    let config = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI);
     let mut sender = Sender::new(&config);
     let mut bed = TestBed::new("unlimited");
     let _ = bed.add_receiving(&wrapping, OffloadKind::Crypto);
@@ -96,8 +96,8 @@ fn crypto_kind_keeps_order_per_sa() {
 
 #[test]
 fn joint_queue_drain_keeps_arrival_order() {
-    let wrapping = Wrapping::tunnel4();
-    let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
+    let wrapping = IpsecSetup::tunnel4();
+    let mut sender = Sender::new(&wrapping.sa(PairDirection::LeftToRight, FIRST_SPI));
     let mut bed = TestBed::new("unlimited");
     let _ = bed.add_receiving(&wrapping, OffloadKind::Packet);
     let of_flow = |port: u64| packets::udp(&format!("10.1.0.1:{port}"), "10.2.0.1:9", b"flow");

@@ -1,6 +1,6 @@
 //! Kind *packet*: the device does everything, and its packets equal the software engine's.
 
-use uxfrm_testkit::Suite;
+use uxfrm_testkit::EspSuite;
 
 use super::*;
 
@@ -17,12 +17,12 @@ fn packet_kind_output_equals_engine() {
         let arrived = pair.left_to_right(copies(&plain));
         assert_eq!(bytes_of(&arrived), expected, "{wrapping:?}");
         let sent = bed.protect(handle, plain);
-        assert_eq!(bytes_of(&sent), bytes_of(&pair.on_the_wire), "{wrapping:?}");
+        assert_eq!(bytes_of(&sent), bytes_of(&pair.last_on_wire), "{wrapping:?}");
         let mut other = pair_of(&wrapping);
         assert_eq!(bytes_of(&other.right.inbound(sent)), expected, "{wrapping:?}");
         let counts = bed.counts(handle);
         let snapshot = pair.left.database.published().load_full();
-        let id = wrapping.sa(Way::Right, FIRST_SPI).id;
+        let id = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI).id;
         let usage = snapshot.sad.find(id, 0).unwrap().usage();
         assert_eq!((counts.packets, counts.sent), (7, 7));
         assert_eq!((counts.packets, counts.bytes), (usage.packets(), usage.bytes()));
@@ -55,16 +55,16 @@ fn packet_kind_delivers_plain_packet_with_mark() {
 
 #[test]
 fn every_algorithm_goes_between_two_devices() {
-    for suite in Suite::ALL {
-        let wrapping = Wrapping { suite, ..Wrapping::tunnel4() };
+    for suite in EspSuite::ALL {
+        let wrapping = IpsecSetup { suite, ..IpsecSetup::tunnel4() };
         let (mut left, mut right) = (TestBed::new("unlimited"), TestBed::new("unlimited"));
         let out = left.add_sending(&wrapping, OffloadKind::Packet);
         let _ = right.add_receiving(&wrapping, OffloadKind::Packet);
         let plain = datagrams(&wrapping, &[100; 40]);
         let expected = bytes_of(&plain);
         let wire = left.protect(out, plain);
-        if suite.hides() {
-            let mut listener = uxfrm_testkit::Listener::new(&expected[0][28..60]);
+        if suite.encrypts() {
+            let mut listener = uxfrm_testkit::PlaintextDetector::new(&expected[0][28..60]);
             listener.listen(&wire);
             assert_eq!(listener.seen, 0, "{suite:?}");
         }
@@ -76,7 +76,7 @@ fn every_algorithm_goes_between_two_devices() {
 
 #[test]
 fn packets_without_sa_pass_unchanged() {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     let mut pair = pair_of(&wrapping);
     let mut bed = TestBed::new("unlimited");
     let plain = datagrams(&wrapping, &[64]);
@@ -98,7 +98,7 @@ fn packets_without_sa_pass_unchanged() {
 
 #[test]
 fn device_without_marks_reports_only_decryption() {
-    let wrapping = Wrapping::transport4();
+    let wrapping = IpsecSetup::transport4();
     let mut profile = Profile::by_name("niantic").unwrap();
     profile.marks_received = false;
     let mut bed = TestBed::of(NicSetup::new(profile, NIC));
@@ -110,28 +110,31 @@ fn device_without_marks_reports_only_decryption() {
 
 #[test]
 fn unsupported_packet_is_dropped_by_name() {
-    let wrapping = Wrapping::tunnel4();
+    let wrapping = IpsecSetup::tunnel4();
     let mut bed = TestBed::new("unlimited");
     let handle = bed.add_sending(&wrapping, OffloadKind::Packet);
-    let receiving =
-        bed.add(wrapping.sa(Way::Left, FIRST_SPI + 1), OffloadKind::Packet, Direction::In);
+    let receiving = bed.add(
+        wrapping.sa(PairDirection::RightToLeft, FIRST_SPI + 1),
+        OffloadKind::Packet,
+        Direction::In,
+    );
     let wanted = wanted(&wrapping);
     let larval = bed.port().add_larval(&wanted).unwrap();
     let whole = || datagrams(&wrapping, &[64]).remove(0);
     let piece = packets::fragments(whole().bytes(), 64).remove(0);
-    let to = |device, handle, task| Handover { device, handle, task };
-    let protect = Task::Protect;
+    let to = |device, handle, task| OffloadOrder { device, handle, task };
+    let protect = OffloadTask::Protect;
     for (packet, handover, reason) in [
         (whole(), to(NIC, Handle(99), protect), NicDrop::TxNoState),
         (whole(), to(NIC, larval, protect), NicDrop::TxNoState),
         (whole(), to(NIC, receiving, protect), NicDrop::TxNoState),
-        (whole(), to(NIC, handle, Task::Encrypt { sequence: 1 }), NicDrop::TxNoState),
+        (whole(), to(NIC, handle, OffloadTask::Encrypt { sequence: 1 }), NicDrop::TxNoState),
         (whole(), to(DeviceId(8), handle, protect), NicDrop::TxWrongDevice),
         (piece, to(NIC, handle, protect), NicDrop::TxUnsupported),
         (PacketBuf::from_slice(b"no packet"), to(NIC, handle, protect), NicDrop::TxMalformed),
     ] {
         let before = bed.nic.drops().of(reason);
-        assert!(bed.transmit(vec![Handed { packet, handover }]).is_empty());
+        assert!(bed.transmit(vec![OffloadedPacket { packet, handover }]).is_empty());
         assert_eq!(bed.nic.drops().of(reason), before + 1, "{reason:?}");
     }
     assert_eq!(bed.counts(handle).packets, 0);
@@ -143,9 +146,9 @@ fn unsupported_packet_is_dropped_by_name() {
     assert!(bed.port().update_stats(handle).is_none());
 }
 
-pub(super) fn wanted(wrapping: &Wrapping) -> Wanted {
-    let template = wrapping.template(Way::Right);
-    Wanted {
+pub(super) fn wanted(wrapping: &IpsecSetup) -> SaRequest {
+    let template = wrapping.template(PairDirection::LeftToRight);
+    SaRequest {
         source: template.source,
         destination: template.destination,
         protocol: template.protocol,

@@ -44,13 +44,13 @@ fn numbers() -> impl Strategy<Value = Vec<u64>> {
 /// Keys that survive a restart.
 #[test]
 fn unreserved_or_pre_restart_numbers_are_refused() {
-    let wrapping = Wrapping { window: 64, ..Wrapping::tunnel4() };
-    let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
+    let wrapping = IpsecSetup { window: 64, ..IpsecSetup::tunnel4() };
+    let mut sender = Sender::new(&wrapping.sa(PairDirection::LeftToRight, FIRST_SPI));
     let plain = datagrams(&wrapping, &[10]);
     let mut bed = TestBed::new("connectx6dx");
     let handle = bed.add_receiving(&wrapping, OffloadKind::Packet);
     let window = (37..=100).collect();
-    let start = Position { received: 100, window, ..Position::default() };
+    let start = SaProgress { received: 100, window, ..SaProgress::default() };
     bed.port().open_state(handle, &start);
     bed.port().reserve_received(handle, 101..=200);
     let mut give = |bed: &mut TestBed, number| {
@@ -58,7 +58,7 @@ fn unreserved_or_pre_restart_numbers_are_refused() {
         let passed = !bed.receive(vec![sender.esp(&plain[0], number)]).is_empty();
         let after = *bed.nic.drops();
         let reason = after.iter().find(|(drop, count)| *count > before.of(*drop));
-        (passed, reason.map(|(drop, _)| drop), bed.nic.take_runs_short())
+        (passed, reason.map(|(drop, _)| drop), bed.nic.take_near_limit())
     };
     for number in [1, 50, 100] {
         let told = (false, Some(NicDrop::RxBeforeRestart), false);
@@ -86,8 +86,8 @@ proptest! {
         esn in any::<bool>(),
     ) {
         let flags = if esn { SaFlags::ESN } else { SaFlags::empty() };
-        let wrapping = Wrapping { window, flags, ..Wrapping::tunnel4() };
-        let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
+        let wrapping = IpsecSetup { window, flags, ..IpsecSetup::tunnel4() };
+        let mut sender = Sender::new(&wrapping.sa(PairDirection::LeftToRight, FIRST_SPI));
         let mut bed = TestBed::new("connectx6dx");
         let handle = bed.add_receiving(&wrapping, OffloadKind::Packet);
         let plain = datagrams(&wrapping, &[10]);

@@ -14,8 +14,8 @@ fn queues(bed: &mut TestBed, packets: Vec<PacketBuf>) -> Vec<usize> {
     queues.flat_map(|(place, queue)| queue.drain(..).map(move |_| place)).collect()
 }
 
-fn flow(wrapping: &Wrapping, port: u16) -> PacketBuf {
-    let (source, destination) = wrapping.hosts(Way::Right);
+fn flow(wrapping: &IpsecSetup, port: u16) -> PacketBuf {
+    let (source, destination) = wrapping.hosts(PairDirection::LeftToRight);
     let end = |address, port| std::net::SocketAddr::new(address, port).to_string();
     packets::udp(&end(source, port), &end(destination, 9), b"flow")
 }
@@ -23,13 +23,13 @@ fn flow(wrapping: &Wrapping, port: u16) -> PacketBuf {
 #[test]
 fn flows_of_one_sa_spread_by_inner_tuple() {
     for (wrapping, kind) in [
-        (Wrapping::tunnel4(), OffloadKind::Packet),
+        (IpsecSetup::tunnel4(), OffloadKind::Packet),
         // In kind crypto the engine has the window, if there is one.
-        (Wrapping { window: 0, ..Wrapping::tunnel4() }, OffloadKind::Crypto),
-        (Wrapping::transport4(), OffloadKind::Packet),
-        (Wrapping { window: 0, ..Wrapping::transport4() }, OffloadKind::Crypto),
+        (IpsecSetup { window: 0, ..IpsecSetup::tunnel4() }, OffloadKind::Crypto),
+        (IpsecSetup::transport4(), OffloadKind::Packet),
+        (IpsecSetup { window: 0, ..IpsecSetup::transport4() }, OffloadKind::Crypto),
     ] {
-        let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
+        let mut sender = Sender::new(&wrapping.sa(PairDirection::LeftToRight, FIRST_SPI));
         let mut bed = TestBed::new("unlimited");
         let _ = bed.add_receiving(&wrapping, kind);
         let mut used = std::collections::BTreeSet::new();
@@ -46,8 +46,8 @@ fn flows_of_one_sa_spread_by_inner_tuple() {
 
 #[test]
 fn flow_rules_match_inner_tuple_and_outer_spi() {
-    let wrapping = Wrapping::transport4();
-    let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
+    let wrapping = IpsecSetup::transport4();
+    let mut sender = Sender::new(&wrapping.sa(PairDirection::LeftToRight, FIRST_SPI));
     let mut bed = TestBed::new("niantic");
     let _ = bed.add_receiving(&wrapping, OffloadKind::Crypto);
     let mut number = 0;
@@ -68,7 +68,7 @@ fn flow_rules_match_inner_tuple_and_outer_spi() {
     assert_eq!(steered(&mut bed, 52790), [3]);
     assert_eq!(bed.nic.rules().count(), 2);
     // Other hosts' ESP, never decrypted, is steered by its SPI too.
-    let ends = wrapping.hosts(Way::Right);
+    let ends = wrapping.hosts(PairDirection::LeftToRight);
     let body = [&0x1000_u32.to_be_bytes()[..], &[0; 60]].concat();
     let mut alien = stand_without_states();
     rule(&mut alien, "flow-type esp4 spi 0x1000 action 3").unwrap();
@@ -82,8 +82,8 @@ fn stand_without_states() -> TestBed {
 
 #[test]
 fn frames_have_tags_and_the_flex_field_is_counted_from_their_start() {
-    let wrapping = Wrapping::tunnel4();
-    let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
+    let wrapping = IpsecSetup::tunnel4();
+    let mut sender = Sender::new(&wrapping.sa(PairDirection::LeftToRight, FIRST_SPI));
     let profile = Profile::by_name("unlimited").unwrap();
     let mut profile = profile;
     profile.steering.as_mut().unwrap().flex_field = true;
@@ -122,7 +122,7 @@ fn frames_have_tags_and_the_flex_field_is_counted_from_their_start() {
 #[test]
 fn a_device_without_a_flow_director_has_one_queue() {
     let mut bed = TestBed::new("netdevsim");
-    let packets = (1..9).map(|port| flow(&Wrapping::tunnel4(), port)).collect();
+    let packets = (1..9).map(|port| flow(&IpsecSetup::tunnel4(), port)).collect();
     assert_eq!(queues(&mut bed, packets), [0; 8]);
     let line = "flow-type ip4 action 0".parse().unwrap();
     assert_eq!(bed.nic.change_rule(line), Err(RuleError::NoFlowDirector));

@@ -5,7 +5,7 @@ use std::os::fd::AsFd as _;
 
 use uxfrm_io::{
     Namespace, Rtnetlink,
-    xdp::{Program, ProgramOptions, Queue, Takes, Verdict},
+    xdp::{FrameSelection, Program, ProgramOptions, Queue, XdpVerdict},
 };
 use uxfrm_packet::ethernet::{EtherType, EthernetHeader, MacAddr};
 use uxfrm_testkit::{Rng, packets};
@@ -32,7 +32,7 @@ const ENDS: [[&str; 8]; 2] = [
 ];
 
 /// Runs a program at a device, with a socket: without one it takes nothing.
-fn with_program(takes: Takes, test: impl FnOnce(&Program, MacAddr) + Send) {
+fn with_program(takes: FrameSelection, test: impl FnOnce(&Program, MacAddr) + Send) {
     let namespaces = Namespace::new().and_then(|near| Ok((near, Namespace::new()?)));
     let (near, far) = match namespaces {
         Ok(namespaces) => namespaces,
@@ -46,7 +46,7 @@ fn with_program(takes: Takes, test: impl FnOnce(&Program, MacAddr) + Send) {
         kernel.add_veth("near", "far", far.as_fd()).unwrap();
         let link = kernel.link("near").unwrap();
         let (link, mac, mtu) = (link.index, link.mac.unwrap(), link.mtu);
-        let options = ProgramOptions { link, mac, mtu, takes, queues: 1 };
+        let options = ProgramOptions { link, mac, mtu, selection: takes, queues: 1 };
         let program = Program::attach(options).unwrap();
         let _queue = Queue::open(&program, 0).unwrap();
         test(&program, mac);
@@ -99,7 +99,7 @@ fn beside(
     program: &Program,
     mac: MacAddr,
     class_of: impl Fn(&IpPacket, &[u8]) -> PacketClass,
-    mut judge: impl FnMut(Verdict, PacketClass, &IpPacket),
+    mut judge: impl FnMut(XdpVerdict, PacketClass, &IpPacket),
 ) {
     let mut rng = Rng::new(1);
     for _ in 0..FRAMES {
@@ -114,22 +114,25 @@ fn beside(
 
 #[test]
 fn xdp_program_on_wire_takes_no_host_packets() {
-    with_program(Takes::Esp { ports: PORTS.to_vec() }, |program, mac| {
+    with_program(FrameSelection::Esp { ports: PORTS.to_vec() }, |program, mac| {
         let own: HostAddresses = own().into_iter().collect();
         let class_of = |ip: &IpPacket, bytes: &[u8]| classify_on_wire(ip, bytes, &own, &PORTS);
         let (mut taken, mut left) = (0, 0);
         beside(program, mac, class_of, |verdict, class, ip| match (verdict, class) {
-            (Verdict::Socket, class) => {
+            (XdpVerdict::Socket, class) => {
                 taken += 1;
                 assert_ne!(class, PacketClass::Host, "{ip:?}");
             }
-            (Verdict::Kernel, PacketClass::Esp) => {
+            (XdpVerdict::Kernel, PacketClass::Esp) => {
                 left += 1;
                 // The kernel's path: options, fragments, limited broadcast, extension headers.
                 let is_unusual = ip.is_fragment() || ip.has_options;
                 assert!(is_unusual || ip.destination == IpAddr::from([255; 4]), "{ip:?}");
             }
-            (Verdict::Kernel, PacketClass::Forward | PacketClass::Host | PacketClass::Martian) => {}
+            (
+                XdpVerdict::Kernel,
+                PacketClass::Forward | PacketClass::Host | PacketClass::Martian,
+            ) => {}
         });
         assert!(taken > FRAMES / 10 && left > FRAMES / 1000, "{taken} taken, {left} left");
     });
@@ -137,8 +140,8 @@ fn xdp_program_on_wire_takes_no_host_packets() {
 
 #[test]
 fn xdp_program_on_protected_side_takes_all_forwarded() {
-    with_program(Takes::Passing, |program, mac| {
-        program.know_host(&own()).unwrap();
+    with_program(FrameSelection::Forwarded, |program, mac| {
+        program.set_host_addresses(&own()).unwrap();
         let own: HostAddresses = own().into_iter().collect();
         let mut counts = [0; 2];
         beside(
@@ -146,11 +149,11 @@ fn xdp_program_on_protected_side_takes_all_forwarded() {
             mac,
             |ip, _| classify(ip, &own),
             |verdict, class, ip| match verdict {
-                Verdict::Socket => {
+                XdpVerdict::Socket => {
                     counts[0] += 1;
                     assert_ne!(class, PacketClass::Host, "{ip:?}");
                 }
-                Verdict::Kernel => {
+                XdpVerdict::Kernel => {
                     counts[1] += 1;
                     // Class E, and packets whose header has no address.
                     assert!(class != PacketClass::Forward || is_reserved(ip.destination), "{ip:?}");

@@ -1,52 +1,53 @@
 //! A worker whose ESP passes by AF_XDP once the next hop is known.
 
-use uxfrm_io::{Framed, rtnetlink::Standing};
+use uxfrm_io::{Framed, rtnetlink::NeighbourState};
 use uxfrm_packet::ethernet::{EtherType, EthernetHeader, MacAddr};
 use zerocopy::IntoBytes as _;
 
 use super::*;
-use crate::{Answer, Express, Guide, News, NextHop, Question};
+use crate::{AfXdpEsp, Guide, NextHop, NextHopRequest, NextHopUpdate, ResolvedRoute};
 
 const OWN: MacAddr = MacAddr([2; 6]);
 const NEIGHBOUR: MacAddr = MacAddr([4; 6]);
 
 struct Site {
-    lane: Lane,
+    lane: WorkerLoop,
     host: Memory,
     /// The network behind the raw socket, and behind the AF_XDP device.
     wire: Memory,
     device: Memory,
-    asked: mpsc::Receiver<Question>,
-    told: mpsc::Sender<News>,
-    right: Gateway,
+    asked: mpsc::Receiver<NextHopRequest>,
+    told: mpsc::Sender<NextHopUpdate>,
+    right: TestGateway,
     pool: Pool,
 }
 
 impl Site {
     fn new() -> Self {
         let settings = Settings { headers: WireHeaders::UdpSocket, ..Settings::default() };
-        let wrapping = Wrapping { settings, ..Wrapping::tunnel4() };
-        let Pair { left, right, .. } = Pair::new(&wrapping);
+        let wrapping = IpsecSetup { settings, ..IpsecSetup::tunnel4() };
+        let TestGatewayPair { left, right, .. } = TestGatewayPair::new(&wrapping);
         let ((near_host, host), (near_wire, wire)) = (Ready::pair(), Ready::pair());
         let (near_device, device) = Ready::pair();
         let (questions, asked) = mpsc::sync_channel(8);
         let (told, news) = mpsc::channel();
-        let guide = Guide { questions, waker: Poller::new().unwrap().waker(), news };
-        let af_xdp = Express::new(Box::new(Framed::new(*near_device)), OWN, guide);
-        let wires = Wire::new(near_wire, Box::new(Memory::pair(1).0), Vec::new());
+        let guide =
+            Guide { requests: questions, waker: Poller::new().unwrap().waker(), updates: news };
+        let af_xdp = AfXdpEsp::new(Box::new(Framed::new(*near_device)), OWN, guide);
+        let wires = WirePorts::new(near_wire, Box::new(Memory::pair(1).0), Vec::new());
         let events = Events::new(mpsc::channel().0, Poller::new().unwrap().waker());
-        let wires = wires.with_express(af_xdp);
-        let lane = Lane::new(near_host, wires, left.worker, events).unwrap();
+        let wires = wires.with_af_xdp(af_xdp);
+        let lane = WorkerLoop::new(near_host, wires, left.worker, events).unwrap();
         Self { lane, host, wire, device, asked, told, right, pool: Pool::new() }
     }
 
     fn answer(&self) {
         let asked: Vec<_> = self.asked.try_iter().collect();
-        let [Question::Way(destination)] = asked[..] else { panic!("{asked:?}") };
-        let hop = NextHop { side: crate::Side::Wire, address: destination };
-        let answer = Answer::By { hop, mtu: 1500, source: None };
-        self.told.send(News::Way(destination, answer)).unwrap();
-        self.told.send(News::Neighbour(hop, Standing::Known(NEIGHBOUR))).unwrap();
+        let [NextHopRequest::Route(destination)] = asked[..] else { panic!("{asked:?}") };
+        let hop = NextHop { side: crate::PortSide::Wire, address: destination };
+        let answer = ResolvedRoute::Via { hop, mtu: 1500, source: None };
+        self.told.send(NextHopUpdate::Route(destination, answer)).unwrap();
+        self.told.send(NextHopUpdate::Neighbour(hop, NeighbourState::Known(NEIGHBOUR))).unwrap();
     }
 
     /// Sends a packet from the host; returns what left by the raw socket and by the device.
@@ -97,11 +98,11 @@ fn route_by_other_device_leaves_packet_to_kernel() {
     site.send();
     site.answer();
     assert_eq!(site.send().map(|left| left.len()), [0, 1]);
-    site.told.send(News::Changed).unwrap();
+    site.told.send(NextHopUpdate::RoutesChanged).unwrap();
     assert_eq!(site.send().map(|left| left.len()), [0, 1], "it asks, and goes on");
-    let [Question::Way(destination)] = site.asked.try_iter().collect::<Vec<_>>()[..] else {
+    let [NextHopRequest::Route(destination)] = site.asked.try_iter().collect::<Vec<_>>()[..] else {
         panic!("not asked");
     };
-    site.told.send(News::Way(destination, Answer::Nowhere)).unwrap();
+    site.told.send(NextHopUpdate::Route(destination, ResolvedRoute::NoRoute)).unwrap();
     assert_eq!(site.send().map(|left| left.len()), [1, 0]);
 }

@@ -48,24 +48,25 @@ const LONG: Duration = Duration::from_millis(15);
 
 /// A worker, the far ends of its ports, and the other gateway.
 struct Place {
-    lane: Lane,
+    lane: WorkerLoop,
     host: Memory,
     wire: Memory,
-    right: Gateway,
+    right: TestGateway,
     pool: Pool,
 }
 
 impl Place {
     fn new(waits: Waits) -> Self {
         let settings = Settings { headers: WireHeaders::UdpSocket, ..Settings::default() };
-        let Pair { left, right, .. } = Pair::new(&Wrapping { settings, ..Wrapping::tunnel4() });
+        let TestGatewayPair { left, right, .. } =
+            TestGatewayPair::new(&IpsecSetup { settings, ..IpsecSetup::tunnel4() });
         let ((near_host, host), (near_wire, wire)) = (Ready::pair(), Ready::pair());
         let other = || Box::new(Memory::pair(1).0);
         let slow_wire = Slow { port: near_wire, waited: waits.wire };
-        let wires = Wire::new(Box::new(slow_wire), other(), Vec::new());
+        let wires = WirePorts::new(Box::new(slow_wire), other(), Vec::new());
         let events = Events::new(mpsc::channel().0, Poller::new().unwrap().waker());
         let slow_host = Slow { port: near_host, waited: waits.host };
-        let lane = Lane::new(Box::new(slow_host), wires, left.worker, events).unwrap();
+        let lane = WorkerLoop::new(Box::new(slow_host), wires, left.worker, events).unwrap();
         Self { lane, host, wire, right, pool: Pool::new() }
     }
 

@@ -1,13 +1,13 @@
 //! `policy { add | update }`: the whole of a policy.
 
 use uxfrm_engine::{
-    Action, Direction, Family, IfId, Limits, MAX_TEMPLATES, Mark, OffloadKind, PolicyFlags,
+    Action, Direction, Family, IfId, LifetimeLimits, MAX_TEMPLATES, Mark, OffloadKind, PolicyFlags,
     PolicyIndex, PolicyKind, Priority, Selector,
 };
 
 use super::{NO_DIRECTION, TWO_SELECTORS};
 use crate::grammar::{
-    cursor::{Cursor, Fault},
+    cursor::{Cursor, SyntaxError},
     flags,
     keyword::{
         ACTIONS, DEVICE, OFFLOADS, POLICY, POLICY_DIRECTIONS, POLICY_FLAGS, POLICY_KINDS,
@@ -16,12 +16,12 @@ use crate::grammar::{
     lexer::Word,
     limit, mark,
     selector::{self, SelectorFilter},
-    template::{self, TemplateWords},
+    template::{self, TemplateArgs},
 };
 
 /// A policy as a line has it.
 #[derive(Debug)]
-pub struct PolicyWords {
+pub struct PolicyArgs {
     /// `dir`
     pub direction: Direction,
     /// `ptype`; main if not named.
@@ -35,7 +35,7 @@ pub struct PolicyWords {
     /// `action`
     pub action: Action,
     /// `tmpl`
-    pub templates: Vec<TemplateWords>,
+    pub templates: Vec<TemplateArgs>,
     /// `mark`; none with mask 0.
     pub mark: Mark,
     /// `if_id`
@@ -43,7 +43,7 @@ pub struct PolicyWords {
     /// `flag`
     pub flags: PolicyFlags,
     /// `limit`
-    pub limits: Limits,
+    pub limits: LifetimeLimits,
     /// `ctx`
     pub context: Option<String>,
     /// `offload packet dev`
@@ -59,17 +59,17 @@ struct Draft {
     selector: Option<SelectorFilter>,
     priority: Priority,
     action: Action,
-    templates: Vec<TemplateWords>,
+    templates: Vec<TemplateArgs>,
     mark: Mark,
     if_id: Option<IfId>,
     flags: PolicyFlags,
-    limits: Limits,
+    limits: LifetimeLimits,
     context: Option<String>,
     offload_device: Option<String>,
 }
 
 /// Behind `add` or `update` (`ip/xfrm_policy.c: xfrm_policy_modify`).
-pub(super) fn parse(cursor: &mut Cursor<'_, '_>) -> Result<Box<PolicyWords>, Fault> {
+pub(super) fn parse(cursor: &mut Cursor<'_, '_>) -> Result<Box<PolicyArgs>, SyntaxError> {
     let preferred = cursor.family;
     let mut policy = Draft { limits: limit::NONE, ..Draft::default() };
     while let Some(word) = cursor.peek() {
@@ -101,7 +101,7 @@ impl Draft {
         keyword: PolicyWord,
         word: &Word<'_>,
         cursor: &mut Cursor<'_, '_>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), SyntaxError> {
         match keyword {
             PolicyWord::Direction if self.direction.is_some() => {
                 return Err(cursor.duplicate("dir", word));
@@ -135,8 +135,8 @@ impl Draft {
         self,
         preferred: Option<Family>,
         cursor: &Cursor<'_, '_>,
-    ) -> Result<PolicyWords, Fault> {
-        Ok(PolicyWords {
+    ) -> Result<PolicyArgs, SyntaxError> {
+        Ok(PolicyArgs {
             direction: self.direction.ok_or_else(|| cursor.refuse(NO_DIRECTION))?,
             kind: self.kind,
             index: self.index,
@@ -155,7 +155,7 @@ impl Draft {
 }
 
 /// Behind `offload`: `packet dev DEV`; the direction is the policy's.
-fn parse_offload(cursor: &mut Cursor<'_, '_>) -> Result<String, Fault> {
+fn parse_offload(cursor: &mut Cursor<'_, '_>) -> Result<String, SyntaxError> {
     let Some(word) = cursor.peek() else { return Err(cursor.unknown(&["packet"])) };
     match cursor.keyword(&OFFLOADS) {
         Some(OffloadKind::Packet) => {}

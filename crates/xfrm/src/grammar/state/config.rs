@@ -3,15 +3,15 @@
 use std::net::IpAddr;
 
 use uxfrm_engine::{
-    Direction, Family, IfId, KeepaliveInterval, Limits, Mark, Mode, Offload, OffloadKind, Reqid,
-    SaExtraFlags, SaFlags, SaId, SaProtocol, UdpEncapKind,
+    Direction, Family, IfId, KeepaliveInterval, LifetimeLimits, Mark, Mode, Offload, OffloadKind,
+    Reqid, SaExtraFlags, SaFlags, SaId, SaProtocol, UdpEncapKind,
 };
 
 use super::{NO_ID, TWO_IDS, parse_pcpu};
 use crate::grammar::{
     address,
     algorithm::{self, Algorithm},
-    cursor::{Cursor, Fault},
+    cursor::{Cursor, SyntaxError},
     error::Position,
     flags,
     id::{self, FullId, Id},
@@ -29,7 +29,7 @@ const LONGEST_WINDOW: u32 = 4096;
 
 /// A state as a line has it.
 #[derive(Debug)]
-pub struct StateWords {
+pub struct StateArgs {
     /// Destination, SPI and protocol.
     pub id: SaId,
     /// `src`; unspecified if not named.
@@ -47,7 +47,7 @@ pub struct StateWords {
     /// `if_id`
     pub if_id: Option<IfId>,
     /// `replay-*`
-    pub replay: ReplayWords,
+    pub replay: ReplayArgs,
     /// `flag`
     pub flags: SaFlags,
     /// `extra-flag`
@@ -55,9 +55,9 @@ pub struct StateWords {
     /// `sel`
     pub selector: Option<SelectorFilter>,
     /// `limit`
-    pub limits: Limits,
+    pub limits: LifetimeLimits,
     /// What iproute2 sends in the order in which it is written.
-    pub parts: Vec<Part>,
+    pub parts: Vec<StateClause>,
     /// `offload`
     pub offload: Option<Offload>,
     /// `tfcpad`
@@ -74,9 +74,9 @@ pub struct StateWords {
 
 /// A part of a state whose place in the request is that in the line.
 #[derive(Debug)]
-pub enum Part {
+pub enum StateClause {
     /// `encap`
-    Encap(EncapWords),
+    Encap(EncapArgs),
     /// `coa`
     CareOf(IpAddr),
     /// `ctx`
@@ -87,7 +87,7 @@ pub enum Part {
 
 /// Lower and upper halves apart, as the line has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReplayWords {
+pub struct ReplayArgs {
     /// `replay-window`
     pub window: u32,
     /// `replay-seq`, `replay-seq-hi`
@@ -98,7 +98,7 @@ pub struct ReplayWords {
 
 /// `encap`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EncapWords {
+pub struct EncapArgs {
     /// `espinudp` and its kin.
     pub kind: UdpEncapKind,
     /// `SPORT`
@@ -119,12 +119,12 @@ struct Draft {
     mark: Mark,
     output_mark: Mark,
     if_id: Option<IfId>,
-    replay: ReplayWords,
+    replay: ReplayArgs,
     flags: SaFlags,
     extra_flags: SaExtraFlags,
     selector: Option<SelectorFilter>,
-    limits: Limits,
-    parts: Vec<Part>,
+    limits: LifetimeLimits,
+    parts: Vec<StateClause>,
     offload: Option<Offload>,
     tfc_padding: u32,
     direction: Option<Direction>,
@@ -133,7 +133,7 @@ struct Draft {
 }
 
 /// Behind `add` or `update` (`ip/xfrm_state.c: xfrm_state_modify`).
-pub(super) fn parse(cursor: &mut Cursor<'_, '_>) -> Result<Box<StateWords>, Fault> {
+pub(super) fn parse(cursor: &mut Cursor<'_, '_>) -> Result<Box<StateArgs>, SyntaxError> {
     let preferred = cursor.family;
     let mut state = Draft { limits: limit::NONE, ..Draft::default() };
     while let Some(word) = cursor.peek() {
@@ -161,7 +161,7 @@ impl Draft {
         keyword: StateWord,
         word: &Word<'_>,
         cursor: &mut Cursor<'_, '_>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), SyntaxError> {
         match keyword {
             StateWord::Mode => self.mode = Some(cursor.abbreviated_choice(&MODES)?),
             StateWord::Mark => self.mark = mark::parse(cursor)?,
@@ -176,16 +176,16 @@ impl Draft {
             StateWord::ExtraFlag => self.extra_flags |= parse_extra_flags(cursor)?,
             StateWord::Selector => self.selector = Some(parse_selector(cursor)?),
             StateWord::Limit => limit::parse(cursor, &mut self.limits)?,
-            StateWord::Encap => self.parts.push(Part::Encap(parse_encap(cursor)?)),
+            StateWord::Encap => self.parts.push(StateClause::Encap(parse_encap(cursor)?)),
             StateWord::CareOf if self.care_of().is_some() => {
                 return Err(cursor.duplicate("coa", word));
             }
             StateWord::CareOf => {
-                self.parts.push(Part::CareOf(address::parse_care_of(cursor)?));
+                self.parts.push(StateClause::CareOf(address::parse_care_of(cursor)?));
             }
             StateWord::Context if self.has_context() => return Err(cursor.duplicate("ctx", word)),
             StateWord::Context => {
-                self.parts.push(Part::Context(cursor.value()?.text().to_owned()));
+                self.parts.push(StateClause::Context(cursor.value()?.text().to_owned()));
             }
             StateWord::Offload => self.offload = Some(parse_offload(cursor)?),
             StateWord::OutputMark => self.output_mark = mark::parse_output(cursor)?,
@@ -198,7 +198,7 @@ impl Draft {
             }
             StateWord::Algorithm(kind) => {
                 let algorithm = algorithm::parse(kind, word, &self.parts, cursor)?;
-                self.parts.push(Part::Algorithm(algorithm));
+                self.parts.push(StateClause::Algorithm(algorithm));
             }
         }
         Ok(())
@@ -209,7 +209,7 @@ impl Draft {
         self,
         preferred: Option<Family>,
         cursor: &Cursor<'_, '_>,
-    ) -> Result<StateWords, Fault> {
+    ) -> Result<StateArgs, SyntaxError> {
         let esn = self.flags.contains(SaFlags::ESN);
         if esn && self.replay.window == 0 && self.direction != Some(Direction::Out) {
             return Err(cursor.refuse("esn flag set without replay-window"));
@@ -219,7 +219,7 @@ impl Draft {
         let mode = checked_mode(self.mode, id.protocol).map_err(|rule| cursor.refuse(rule))?;
         check_care_of(self.care_of(), id.protocol).map_err(|rule| cursor.refuse(rule))?;
         algorithm::check(&self.parts, id.protocol).map_err(|rule| cursor.refuse(rule))?;
-        Ok(StateWords {
+        Ok(StateArgs {
             id,
             source,
             mode,
@@ -245,13 +245,13 @@ impl Draft {
 
     fn care_of(&self) -> Option<IpAddr> {
         self.parts.iter().find_map(|part| match part {
-            Part::CareOf(address) => Some(*address),
-            Part::Encap(_) | Part::Context(_) | Part::Algorithm(_) => None,
+            StateClause::CareOf(address) => Some(*address),
+            StateClause::Encap(_) | StateClause::Context(_) | StateClause::Algorithm(_) => None,
         })
     }
 
     fn has_context(&self) -> bool {
-        self.parts.iter().any(|part| matches!(part, Part::Context(_)))
+        self.parts.iter().any(|part| matches!(part, StateClause::Context(_)))
     }
 }
 
@@ -290,7 +290,7 @@ fn check_care_of(care_of: Option<IpAddr>, protocol: SaProtocol) -> Result<(), St
 }
 
 /// Above 32 `ip` sends it as a bitmap of its own (`XFRMA_REPLAY_ESN_VAL`), with ESN or without.
-fn parse_window(cursor: &mut Cursor<'_, '_>) -> Result<u32, Fault> {
+fn parse_window(cursor: &mut Cursor<'_, '_>) -> Result<u32, SyntaxError> {
     let window = cursor.number()?;
     if window > LONGEST_WINDOW {
         return Err(cursor.refuse(format!(
@@ -301,16 +301,16 @@ fn parse_window(cursor: &mut Cursor<'_, '_>) -> Result<u32, Fault> {
 }
 
 /// Behind `flag`: names, or the bits as hexadecimal number.
-pub(super) fn parse_flags(cursor: &mut Cursor<'_, '_>) -> Result<SaFlags, Fault> {
+pub(super) fn parse_flags(cursor: &mut Cursor<'_, '_>) -> Result<SaFlags, SyntaxError> {
     flags::parse(cursor, &STATE_FLAGS)
 }
 
-fn parse_extra_flags(cursor: &mut Cursor<'_, '_>) -> Result<SaExtraFlags, Fault> {
+fn parse_extra_flags(cursor: &mut Cursor<'_, '_>) -> Result<SaExtraFlags, SyntaxError> {
     flags::parse(cursor, &STATE_EXTRA_FLAGS)
 }
 
 /// Behind `sel`: of any family, also another than the state's.
-fn parse_selector(cursor: &mut Cursor<'_, '_>) -> Result<SelectorFilter, Fault> {
+fn parse_selector(cursor: &mut Cursor<'_, '_>) -> Result<SelectorFilter, SyntaxError> {
     if !selector::begins(cursor) {
         return Err(selector::expected(cursor));
     }
@@ -321,8 +321,8 @@ fn parse_selector(cursor: &mut Cursor<'_, '_>) -> Result<SelectorFilter, Fault> 
 }
 
 /// Behind `encap`: `TYPE SPORT DPORT OADDR`.
-fn parse_encap(cursor: &mut Cursor<'_, '_>) -> Result<EncapWords, Fault> {
-    Ok(EncapWords {
+fn parse_encap(cursor: &mut Cursor<'_, '_>) -> Result<EncapArgs, SyntaxError> {
+    Ok(EncapArgs {
         kind: cursor.choice(&ENCAPS)?,
         source_port: cursor.number_operand("encap", "SPORT")?,
         destination_port: cursor.number_operand("encap", "DPORT")?,
@@ -331,7 +331,7 @@ fn parse_encap(cursor: &mut Cursor<'_, '_>) -> Result<EncapWords, Fault> {
 }
 
 /// Behind `offload`: `[crypto|packet] dev DEV dir DIR`.
-fn parse_offload(cursor: &mut Cursor<'_, '_>) -> Result<Offload, Fault> {
+fn parse_offload(cursor: &mut Cursor<'_, '_>) -> Result<Offload, SyntaxError> {
     let kind = cursor.keyword(&OFFLOADS);
     if kind.is_none() && cursor.peek().is_none_or(|word| word.text() != "dev") {
         return Err(cursor.unknown(&words_of!(OFFLOADS, DEVICE)));

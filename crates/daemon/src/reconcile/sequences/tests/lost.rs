@@ -193,7 +193,7 @@ fn known_prefix_is_not_drawn_again() {
         let disk = Box::new(LocalDisk::open(&runs.path()).unwrap());
         let store = SequenceStore::on(disk, None, repeating).unwrap();
         let mut database = Database::new(Backend::Portable, 1);
-        database.attend_with(store.keeper());
+        database.track_changes_with(store.keeper());
         let mut run = Run(database, store);
         for spi in [1, 2] {
             let sa = run.add(spi, &STATIC);

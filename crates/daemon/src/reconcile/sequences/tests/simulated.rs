@@ -150,7 +150,7 @@ impl Simulation {
             SequenceStore::on(Box::new(self.disk.clone()), Some(remembered), random_bits).unwrap();
         let condition = store.condition();
         let mut database = Database::new(Backend::Portable, 1);
-        database.attend_with(store.keeper());
+        database.track_changes_with(store.keeper());
         self.run = Some(Run(database, store));
         // What it may have forgotten is said.
         if condition != Condition::Intact {

@@ -25,11 +25,11 @@ struct Words {
     reqid: u32,
     mark: u32,
     pcpu: Option<u32>,
-    is_for: Option<Traffic>,
+    is_for: Option<TrafficCounters>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Traffic {
+struct TrafficCounters {
     host: Option<u8>,
     protocol: u8,
     source_port: Option<u16>,
@@ -67,13 +67,13 @@ fn words() -> impl Strategy<Value = Words> {
     own.prop_map(|(spi, reqid, mark, pcpu, is_for)| Words { spi, reqid, mark, pcpu, is_for })
 }
 
-fn traffic() -> impl Strategy<Value = Traffic> {
+fn traffic() -> impl Strategy<Value = TrafficCounters> {
     let host = prop::option::weighted(0.3, 0_u8..2);
     let ports = (prop::option::weighted(0.2, 7_u16..9), prop::option::weighted(0.5, 9_u16..11));
     let protocol = prop::sample::select(vec![0_u8, 6, 17]);
     let ifindex = prop::sample::select(vec![0_u32, 0, 0, 1]);
     (host, protocol, ports, ifindex).prop_map(|(host, protocol, (source_port, port), ifindex)| {
-        Traffic { host, protocol, source_port, port, ifindex }
+        TrafficCounters { host, protocol, source_port, port, ifindex }
     })
 }
 
@@ -97,13 +97,13 @@ impl Words {
             reqid: Reqid(self.reqid),
             mark: Mark { value: self.mark, mask: self.mark },
             pcpu: self.pcpu.map(Cpu),
-            selector: self.is_for.map(Traffic::selector),
+            selector: self.is_for.map(TrafficCounters::selector),
             ..sample(PEER, self.spi)
         }
     }
 }
 
-impl Traffic {
+impl TrafficCounters {
     fn selector(self) -> Selector {
         let any = Selector::any(Family::V4);
         let exactly = |port: Option<u16>| port.map_or(any.source_port, PortMask::exactly);
@@ -145,7 +145,9 @@ fn stage() -> Stage {
 
 /// `xfrm_tmpl_resolve` for tunnels: the SA that each template finds.
 fn looked_up(snapshot: &Snapshot, flow: &FlowKey, settings: &Settings) -> Option<Vec<SaId>> {
-    let Lookup::Policy(entry) = snapshot.spd.lookup(Direction::Out, flow) else { return None };
+    let PolicyLookup::Policy(entry) = snapshot.spd.lookup(Direction::Out, flow) else {
+        return None;
+    };
     let id = |template: Template| {
         let Template { source, destination, protocol, spi, mode, reqid, .. } = template;
         let (if_id, mark, cpu) = (entry.if_id(), entry.mark().value, settings.cpu);
@@ -230,7 +232,7 @@ fn wide_selector_sa_leaves_flows_of_narrow_sas_alone() {
     let mut stage = stage();
     let wide = Words { spi: 1, reqid: 1, mark: 0, pcpu: None, is_for: None };
     let traffic =
-        Traffic { host: None, protocol: 17, source_port: None, port: Some(9), ifindex: 0 };
+        TrafficCounters { host: None, protocol: 17, source_port: None, port: Some(9), ifindex: 0 };
     stage.take(Step::Add(wide), 1);
     stage.take(Step::Add(Words { spi: 2, is_for: Some(traffic), ..wide }), 2);
     stage.begin();

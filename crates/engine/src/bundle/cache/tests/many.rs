@@ -116,7 +116,7 @@ fn removed_policy_is_released() {
     stage.place(&to(11, 1));
     let (held, key) = {
         let snapshot = stage.database.snapshot();
-        let Lookup::Policy(entry) = snapshot.spd.lookup(Direction::Out, &to(10, 1)) else {
+        let PolicyLookup::Policy(entry) = snapshot.spd.lookup(Direction::Out, &to(10, 1)) else {
             panic!("it was added")
         };
         (Arc::downgrade(entry), entry.key())
@@ -155,7 +155,7 @@ fn repeated_acquires_take_no_more_memory() {
     let mut stage = Stage::new();
     stage.database.apply(Moment(0), |change| {
         let plain = tunnel(10);
-        let (level, mode) = (Level::Use, Mode::Transport);
+        let (level, mode) = (TemplateLevel::Use, Mode::Transport);
         let optional = Template { level, mode, ..plain.templates[0] };
         change.update_policy(Policy { templates: vec![optional], ..plain }).unwrap();
     });

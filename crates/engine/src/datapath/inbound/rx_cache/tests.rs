@@ -6,12 +6,12 @@ use uxfrm_crypto::Backend;
 use super::*;
 use crate::Moment;
 use crate::sa::sample;
-use crate::sa::shared_config::SaWords;
+use crate::sa::shared_config::SharedSaConfig;
 
 #[test]
 fn entry_stays_until_its_spi_changes() {
     let config = sample("10.0.0.2", 7);
-    let sa = Sa::new(&config, Arc::new(SaWords::of(&config, Backend::Portable)), Moment(0));
+    let sa = Sa::new(&config, Arc::new(SharedSaConfig::of(&config, Backend::Portable)), Moment(0));
     let lookup_key = (Spi(7), config.id.destination, 0);
     let mut cache = RxCache::new();
     let mut snapshot = Snapshot { generation: 1, ..Snapshot::default() };
@@ -43,10 +43,10 @@ fn lost_changes_and_new_host_evict_all() {
     let all = states(3);
     let mut cache = RxCache::new();
     let mut snapshot = Snapshot::default();
-    let host = Host {
+    let host = HostView {
         addresses: crate::HostAddresses::default(),
         mtu: 1500,
-        narrow: crate::NarrowPaths::new(),
+        narrow: crate::PathMtus::new(),
     };
     for turn in 0..2 {
         meet_under(&mut cache, &all, &snapshot);
@@ -82,7 +82,7 @@ fn policy_change_keeps_entries_and_clears_verdicts() {
     assert_eq!(cache[places[0] as usize].passes, Some(answer), "policies are what they were");
     cache.finish();
     let spd = Arc::make_mut(&mut snapshot.spd);
-    spd.set_defaults(crate::Defaults { inbound: crate::Action::Block, ..spd.defaults() });
+    spd.set_defaults(crate::DefaultActions { inbound: crate::Action::Block, ..spd.defaults() });
     snapshot.generation += 1;
     cache.begin(&snapshot);
     for (place, state) in places.into_iter().zip(&all) {
@@ -149,7 +149,7 @@ fn meet_under(cache: &mut RxCache, states: &[Arc<Sa>], snapshot: &Snapshot) {
 /// States of so many SPIs, from 1 on.
 fn states(count: u32) -> Vec<Arc<Sa>> {
     let config = sample("10.0.0.2", 1);
-    let words = Arc::new(SaWords::of(&config, Backend::Portable));
+    let words = Arc::new(SharedSaConfig::of(&config, Backend::Portable));
     let state = |spi| {
         let sa = Sa::new(&sample("10.0.0.2", spi), Arc::clone(&words), Moment(0));
         sa.set_turn(spi.into());

@@ -9,7 +9,7 @@ use uxfrm_packet::IpPacket;
 use super::parse_outer::{self, CommonClass, EspBounds, OuterClass};
 use crate::datapath::context::BatchCtx;
 use crate::datapath::inbound::{DATA_AHEAD, FEW, Fate, Inbound, SA_PREFETCH_GROUP};
-use crate::spd::fragment_rules::Piece;
+use crate::spd::fragment_rules::PlainFragment;
 use crate::{Action, Direction, DropReason, FlowKey, Sa, SaId, SaProtocol, Spi};
 
 impl Inbound {
@@ -61,7 +61,7 @@ impl Inbound {
             }
         }
         let mut found: ArrayVec<Option<&Arc<Sa>>, SA_PREFETCH_GROUP> = ArrayVec::new();
-        sad.inbound_each(&wanted, |sa| {
+        sad.lookup_inbound_batch(&wanted, |sa| {
             sa.inspect(|sa| sa.fetch_live());
             found.push(sa);
         });
@@ -198,10 +198,10 @@ impl Inbound {
         }
         let bytes = item.bytes(buffer);
         let flow = FlowKey { mark: item.mark, ..FlowKey::of(buffer, ip, bytes) };
-        let Some(entry) = ctx.snapshot.spd.refuses_piece(&Piece::of(&flow, ip)) else {
+        let Some(entry) = ctx.snapshot.spd.refuses_fragment(&PlainFragment::of(&flow, ip)) else {
             return Ok(());
         };
-        entry.charge(1, bytes.len() as u64, ctx.now);
+        entry.record_use(1, bytes.len() as u64, ctx.now);
         Err(match entry.action() {
             Action::Block if entry.is_held() => DropReason::InHeld,
             Action::Block => DropReason::InPolicyBlock,

@@ -4,12 +4,12 @@
 //! far as they read `struct xfrm_offload`. One difference: Linux trusts packet offload and checks
 //! no policy; here such packets are checked like others.
 
-use uxfrm_crypto::Authenticity;
+use uxfrm_crypto::OpenStatus;
 use uxfrm_packet::Checksum;
 
 use crate::datapath::context::BatchCtx;
 use crate::datapath::inbound::Inbound;
-use crate::{Candidate, DeviceMark, Direction, DropReason, OffloadKind, Sa};
+use crate::{DeviceMark, Direction, DropReason, OffloadKind, Sa, UncheckedSeq};
 
 /// Who opens a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,11 +24,11 @@ pub(crate) enum Opener {
 
 impl Opener {
     /// The device's verdict.
-    pub(crate) const fn verdict(self) -> Option<Authenticity> {
+    pub(crate) const fn verdict(self) -> Option<OpenStatus> {
         match self {
             Self::Engine => None,
-            Self::Device => Some(Authenticity::Authentic),
-            Self::DeviceForged => Some(Authenticity::Forged),
+            Self::Device => Some(OpenStatus::Authentic),
+            Self::DeviceForged => Some(OpenStatus::Forged),
         }
     }
 }
@@ -109,7 +109,7 @@ impl Inbound {
         &self,
         place: usize,
         sa: &Sa,
-        number: Candidate,
+        number: UncheckedSeq,
         opener: Opener,
     ) -> Opener {
         let as_another = || {

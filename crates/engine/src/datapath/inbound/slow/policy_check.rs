@@ -9,8 +9,9 @@ use arrayvec::ArrayVec;
 use crate::sa::config::SaFlags;
 use crate::spd::policy::MAX_TEMPLATES;
 use crate::{
-    Action, AnswerId, DeviceId, Direction, DropReason, FlowKey, Level, Lookup, Mode, Moment,
-    PolicyCache, PolicyEntry, PolicyFlags, PolicyKind, Ruling, Sa, Snapshot, Template,
+    Action, DeviceId, Direction, DropReason, FlowKey, Mode, Moment, PolicyCache, PolicyEntry,
+    PolicyFlags, PolicyKind, PolicyLookup, PolicyOutcome, Sa, Snapshot, Template, TemplateLevel,
+    VerdictId,
 };
 
 /// The SAs that a packet came by, outermost first (`struct sec_path`).
@@ -34,7 +35,7 @@ pub(crate) struct PlainPacket<'a> {
     pub(crate) path: SecPath<'a>,
     pub(crate) bytes: usize,
     /// Verdict of its flow.
-    pub(crate) answer: AnswerId,
+    pub(crate) answer: VerdictId,
 }
 
 /// Checks a plain packet against the SAs it came by and the policies of its direction.
@@ -60,7 +61,7 @@ fn check_flow(
         return Err(DropReason::InSelectorMismatch);
     }
     policies.count_first(packet.answer, 1, packet.bytes as u64);
-    let answer = policies.answer(packet.answer);
+    let answer = policies.policies(packet.answer);
     let instead = match answer {
         [_, ..] => None,
         [] => match icmp_policy(snapshot, packet) {
@@ -69,7 +70,7 @@ fn check_flow(
             // comes in unprotected.
             None if snapshot.spd.defaults().of(*direction) == Action::Block
                 || has_tunnel(path)
-                || packet.answer.ruling() != Ruling::Default =>
+                || packet.answer.outcome() != PolicyOutcome::Default =>
             {
                 return Err(DropReason::InNoPolicy);
             }
@@ -81,7 +82,7 @@ fn check_flow(
         .and_then(|_| snapshot.spd.lookup_kind(PolicyKind::Main, *direction, flow));
     let deciding = answer.iter().chain(instead).chain(main);
     if let Some(found) = instead {
-        found.charge(1, packet.bytes as u64, now);
+        found.record_use(1, packet.bytes as u64, now);
     }
     let mut blocks = deciding.clone().filter(|entry| entry.action() == Action::Block);
     if let Some(first) = blocks.next() {
@@ -113,8 +114,8 @@ fn icmp_policy<'a>(
 ) -> Option<&'a Arc<PolicyEntry>> {
     let flow = packet.reported.filter(|_| packet.direction == Direction::Forward)?;
     match snapshot.spd.lookup(Direction::Forward, &flow) {
-        Lookup::Policy(entry) if entry.flags().contains(PolicyFlags::ICMP) => Some(entry),
-        Lookup::Policy(_) | Lookup::Default(_) => None,
+        PolicyLookup::Policy(entry) if entry.flags().contains(PolicyFlags::ICMP) => Some(entry),
+        PolicyLookup::Policy(_) | PolicyLookup::Default(_) => None,
     }
 }
 
@@ -129,14 +130,14 @@ fn reports_to_host(snapshot: &Snapshot, packet: &PlainPacket<'_>, now: Moment) -
     if !path.last().is_some_and(takes_errors) || !path.iter().all(|sa| carries(sa, packet)) {
         return false;
     }
-    let Lookup::Policy(first) = snapshot.spd.lookup(Direction::In, flow) else {
+    let PolicyLookup::Policy(first) = snapshot.spd.lookup(Direction::In, flow) else {
         return snapshot.spd.defaults().of(Direction::In) == Action::Allow && !has_tunnel(path);
     };
     let main = Some(first)
         .filter(|entry| entry.kind() == PolicyKind::Sub)
         .and_then(|_| snapshot.spd.lookup_kind(PolicyKind::Main, Direction::In, flow));
     let deciding = std::iter::once(first).chain(main);
-    first.charge(1, packet.bytes as u64, now);
+    first.record_use(1, packet.bytes as u64, now);
     deciding.clone().all(|entry| entry.action() == Action::Allow) && satisfies(deciding, path)
 }
 
@@ -172,9 +173,9 @@ fn find_sa_for(
     start: usize,
 ) -> Option<usize> {
     let unmet = match template.level {
-        Level::Use if template.mode == Mode::Transport => return Some(start),
-        Level::Use => Some(start),
-        Level::Required => None,
+        TemplateLevel::Use if template.mode == Mode::Transport => return Some(start),
+        TemplateLevel::Use => Some(start),
+        TemplateLevel::Required => None,
     };
     for (place, sa) in path.iter().enumerate().skip(start) {
         if is_acceptable(sa, template, scope) {

@@ -6,7 +6,7 @@ use super::parse_outer;
 use crate::datapath::inbound::inner_template::InnerTemplate;
 use crate::datapath::inbound::rx_cache::RxCache;
 use crate::datapath::inbound::{Fate, RxItem, narrow};
-use crate::flow_cache::Known;
+use crate::flow_cache::CachedVerdict;
 use crate::{Direction, FlowKey, Settings, Spi};
 
 /// The queued look-ups and their results; consecutive packets of one flow share one.
@@ -16,7 +16,7 @@ pub(crate) struct PolicyLookups {
     /// SPI of the innermost SA of each.
     pub(crate) spis: Vec<Spi>,
     pub(crate) directions: Vec<Direction>,
-    pub(crate) known: Vec<Known>,
+    pub(crate) known: Vec<CachedVerdict>,
 }
 
 impl PolicyLookups {

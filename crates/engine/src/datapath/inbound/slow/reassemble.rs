@@ -80,7 +80,7 @@ impl Inbound {
     pub(crate) fn take(&mut self, place: usize, ctx: &mut BatchCtx<'_>) -> PacketBuf {
         let item = &self.items[place];
         let slot = &mut self.buffers[item.buffer as usize];
-        if slot.as_ref().is_some_and(|buffer| !matches!(buffer.segments, Segments::Train { .. }))
+        if slot.as_ref().is_some_and(|buffer| !matches!(buffer.segments, Segments::Burst { .. }))
             && let Some(mut own) = slot.take()
         {
             own.pull(item.start as usize);

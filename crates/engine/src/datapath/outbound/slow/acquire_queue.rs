@@ -4,7 +4,7 @@
 //! for the lifetime of the larval state. Linux does the same where `net.core.xfrm_larval_drop` is 0
 //! (`net/xfrm/xfrm_policy.c: xdst_queue_output`), and drops otherwise. Released packets are checked
 //! against the policies again, in order of arrival for each SA, before all packets of the batch.
-//! [`Patience`] bounds packets and memory; if the queue is full, the newest packet is dropped, as
+//! [`AcquireQueueLimits`] bounds packets and memory; if the queue is full, the newest packet is dropped, as
 //! in Linux. While no SA is missing, a batch only checks that the map is empty.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -14,23 +14,25 @@ use uxfrm_packet::{Batch, PacketBuf};
 
 use crate::datapath::context::BatchCtx;
 use crate::datapath::outbound::{Outbound, PacketSummary, Verdict};
-use crate::events::acquire::Missing;
-use crate::{Acquires, DropReason, Event, FlowKey, KeyManagers, Moment, Patience, Wanted};
+use crate::events::acquire::MissingSa;
+use crate::{
+    AcquireQueueLimits, AcquireView, DropReason, Event, FlowKey, KeyManagers, Moment, SaRequest,
+};
 
 /// All queued packets.
 #[derive(Debug)]
 pub(crate) struct AcquireQueue {
-    queues: BTreeMap<Wanted, SaQueue>,
-    patience: Patience,
+    queues: BTreeMap<SaRequest, SaQueue>,
+    patience: AcquireQueueLimits,
     buffers: usize,
     bytes: usize,
     /// When the first queue expires.
     until: Moment,
     /// Generation of the snapshot that was checked last: only a new one can release packets.
     generation: u64,
-    acquires: Arc<Acquires>,
+    acquires: Arc<AcquireView>,
     /// The SA that is given up while its packets are retried for the last time.
-    given_up: Option<Wanted>,
+    given_up: Option<SaRequest>,
 }
 
 #[derive(Debug)]
@@ -59,7 +61,7 @@ pub struct WaitingPacket {
     /// Number of packets in it.
     pub count: usize,
     /// Length of the longest fragment that the packet was reassembled from, if it was.
-    pub longest: Option<usize>,
+    pub longest_fragment: Option<usize>,
 }
 
 /// What became of the acquire.
@@ -75,7 +77,7 @@ enum AcquireState {
 const MAX_PENDING_SAS: usize = 4096;
 
 impl AcquireQueue {
-    pub(crate) fn new(patience: Patience) -> Self {
+    pub(crate) fn new(patience: AcquireQueueLimits) -> Self {
         Self {
             queues: BTreeMap::new(),
             patience,
@@ -97,10 +99,10 @@ impl AcquireQueue {
     /// not wait.
     fn open_queue(
         &mut self,
-        missing: &Missing,
+        missing: &MissingSa,
         flow: &FlowKey,
         ctx: &mut BatchCtx<'_>,
-    ) -> Result<Wanted, DropReason> {
+    ) -> Result<SaRequest, DropReason> {
         let wanted = missing.wanted;
         if ctx.snapshot.acquires.is_refused(&wanted, ctx.now) {
             return Err(DropReason::OutDeviceRefused);
@@ -133,13 +135,13 @@ impl AcquireQueue {
     }
 
     /// Takes all queues out.
-    fn take(&mut self) -> BTreeMap<Wanted, SaQueue> {
+    fn take(&mut self) -> BTreeMap<SaRequest, SaQueue> {
         (self.buffers, self.bytes, self.until) = (0, 0, Moment(u64::MAX));
         std::mem::take(&mut self.queues)
     }
 
     /// Puts an emptied queue back if the SA may still come.
-    fn requeue(&mut self, wanted: Wanted, queue: &SaQueue, now: Moment) {
+    fn requeue(&mut self, wanted: SaRequest, queue: &SaQueue, now: Moment) {
         self.given_up = None;
         match queue.remaining_wait(&wanted, &self.acquires, now) {
             None => self.given_up = Some(wanted),
@@ -152,8 +154,13 @@ impl AcquireQueue {
     }
 
     /// Adds a packet to its queue, or returns it.
-    fn push(&mut self, wanted: &Wanted, queued: Queued) -> Result<(), Queued> {
-        let Patience { buffers_each, bytes_each, buffers, bytes } = self.patience;
+    fn push(&mut self, wanted: &SaRequest, queued: Queued) -> Result<(), Queued> {
+        let AcquireQueueLimits {
+            packets_per_sa: buffers_each,
+            bytes_per_sa: bytes_each,
+            packets: buffers,
+            bytes,
+        } = self.patience;
         let size = queued.packet.capacity();
         let Some(queue) = self.queues.get_mut(wanted) else { return Err(queued) };
         let has_room = queue.packets.len() < buffers_each
@@ -183,7 +190,7 @@ impl Queued {
 }
 
 impl SaQueue {
-    fn new(acquire: AcquireState, wanted: &Wanted, ctx: &BatchCtx<'_>) -> Self {
+    fn new(acquire: AcquireState, wanted: &SaRequest, ctx: &BatchCtx<'_>) -> Self {
         let acquires = &ctx.snapshot.acquires;
         let until = acquires.pending.get(wanted).copied();
         let until = until.unwrap_or_else(|| ctx.now.plus(acquires.lifetime));
@@ -193,8 +200,8 @@ impl SaQueue {
     /// How long the SA may still come; `None` if it will not.
     fn remaining_wait(
         &self,
-        wanted: &Wanted,
-        acquires: &Acquires,
+        wanted: &SaRequest,
+        acquires: &AcquireView,
         now: Moment,
     ) -> Option<(AcquireState, Moment)> {
         if acquires.is_refused(wanted, now) {
@@ -218,16 +225,16 @@ impl Outbound {
         let copy = |queued: &Queued| {
             let mut packet = PacketBuf::from_slice(queued.packet.bytes());
             *packet = *queued.packet;
-            WaitingPacket { packet, count: queued.count, longest: queued.longest }
+            WaitingPacket { packet, count: queued.count, longest_fragment: queued.longest }
         };
         self.queued.queues.values().flat_map(|queue| queue.packets.iter().map(copy)).collect()
     }
 
     /// Takes over packets that waited with another worker, which had counted them.
     pub(crate) fn adopt_waiting(&mut self, waiting: Vec<WaitingPacket>, ctx: &mut BatchCtx<'_>) {
-        self.policies.begin(&ctx.snapshot.spd);
+        self.policies.begin_batch(&ctx.snapshot.spd);
         self.refresh_bundles(ctx.snapshot);
-        for WaitingPacket { packet, count, longest } in waiting {
+        for WaitingPacket { packet, count, longest_fragment: longest } in waiting {
             self.traffic.received += count as u64;
             self.traffic.received_bytes += packet.len() as u64;
             self.traffic.held += count as u64;
@@ -281,7 +288,7 @@ impl Outbound {
         &mut self,
         flow: &FlowKey,
         ctx: &mut BatchCtx<'_>,
-    ) -> Result<Wanted, DropReason> {
+    ) -> Result<SaRequest, DropReason> {
         let missing = self.cache.missing.split_last();
         let (required, optional) = missing.ok_or(DropReason::OutNoState)?;
         for missing in optional {
@@ -330,7 +337,11 @@ impl Outbound {
 }
 
 /// Sends an acquire if key managers listen and none is pending.
-fn send_acquire(missing: &Missing, flow: &FlowKey, ctx: &mut BatchCtx<'_>) -> Option<AcquireState> {
+fn send_acquire(
+    missing: &MissingSa,
+    flow: &FlowKey,
+    ctx: &mut BatchCtx<'_>,
+) -> Option<AcquireState> {
     let acquires = &ctx.snapshot.acquires;
     if acquires.pending.contains_key(&missing.wanted) {
         return Some(AcquireState::Pending);
@@ -341,7 +352,7 @@ fn send_acquire(missing: &Missing, flow: &FlowKey, ctx: &mut BatchCtx<'_>) -> Op
     match acquires.key_managers {
         KeyManagers::Absent => None,
         KeyManagers::Listening => {
-            let Missing { policy, template, wanted } = *missing;
+            let MissingSa { policy, template, wanted } = *missing;
             ctx.push_event(Event::Acquire { policy, template, wanted, flow: *flow });
             Some(AcquireState::Unheard)
         }

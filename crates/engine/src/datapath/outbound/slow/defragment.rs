@@ -14,7 +14,7 @@ use crate::datapath::outbound::{Outbound, PacketSummary};
 use crate::esp::encap::InnerInfo;
 use crate::fragments::origin::FragmentOrigin;
 use crate::fragments::reassembly::Reassembled;
-use crate::fragments::split::{Cut, split};
+use crate::fragments::split::{FragmentPlan, split};
 use crate::{Direction, DropReason, FlowKey, Spi};
 
 impl Outbound {
@@ -61,8 +61,8 @@ impl Outbound {
         if summary.fragment {
             return self.discard(packet, 1, DropReason::OutFragment, ctx);
         }
-        let known = self.policies.know(&ctx.snapshot.spd, Direction::Out, &flow, Spi(0));
-        self.tally_policy(known.answer, 1, packet.len() as u64);
+        let known = self.policies.lookup_cached(&ctx.snapshot.spd, Direction::Out, &flow, Spi(0));
+        self.tally_policy(known.verdict, 1, packet.len() as u64);
         match self.decide(&flow, known, ctx) {
             Verdict::Bundle(place) => {
                 self.enter_reassembled(packet, longest, (summary, &flow), place, ctx)
@@ -140,7 +140,8 @@ impl Outbound {
         let mut fragments = std::mem::take(&mut self.refragmented);
         self.ident = self.ident.wrapping_add(1);
         let (place, next_header_at) = (inner.esp_offset(), inner.next_header_at());
-        let plan = Cut { version: inner.version, place, next_header_at, mtu, ident: self.ident };
+        let plan =
+            FragmentPlan { version: inner.version, place, next_header_at, mtu, ident: self.ident };
         split(packet.bytes(), &plan, packet.mark, ctx.pool, &mut fragments);
         if fragments.is_empty() {
             ctx.count_drop(&mut self.traffic, 1, DropReason::OutMalformed);

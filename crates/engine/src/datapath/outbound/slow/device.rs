@@ -13,7 +13,9 @@ use crate::datapath::context::BatchCtx;
 use crate::datapath::outbound::{Outbound, PacketSummary, TxItem};
 use crate::esp::encap::{EncapLayer, InnerInfo};
 use crate::esp::headers::{self, SeqAndId};
-use crate::{Attachment, DropReason, Handed, Handover, OffloadKind, Segmentation, Task};
+use crate::{
+    Attachment, DropReason, OffloadKind, OffloadOrder, OffloadTask, OffloadedPacket, Segmentation,
+};
 
 /// Who seals the outermost layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,16 +128,18 @@ impl Outbound {
                 for k in 0..plan.count() {
                     let frame = FrameLayout { prefix: 0, total: plan.len(k) };
                     match SegmentRange::one(k, frame).write(plan, &packet, ctx.pool) {
-                        Some(piece) => self.hand_over(piece, 1, device.over(Task::Protect), ctx),
+                        Some(piece) => {
+                            self.hand_over(piece, 1, device.over(OffloadTask::Protect), ctx)
+                        }
                         None => ctx.count_drop(&mut self.traffic, 1, DropReason::OutNoRoom),
                     }
                 }
                 ctx.pool.give(packet);
             }
             Some(plan) => {
-                self.hand_over(packet, plan.count() as u64, device.over(Task::Protect), ctx);
+                self.hand_over(packet, plan.count() as u64, device.over(OffloadTask::Protect), ctx);
             }
-            None => self.hand_over(packet, 1, device.over(Task::Protect), ctx),
+            None => self.hand_over(packet, 1, device.over(OffloadTask::Protect), ctx),
         }
     }
 
@@ -150,11 +154,11 @@ impl Outbound {
         let (sequence, count) = (item.sequence, item.count);
         let mut packet = item.packet;
         let task = if item.sealer == Sealer::SegmentingDevice {
-            Task::Segment { sequence, count }
+            OffloadTask::Segment { sequence, count }
         } else {
             packet.checksum = Checksum::AsIs;
             packet.segments = burst_of(count as usize, item.stride as usize);
-            Task::Encrypt { sequence }
+            OffloadTask::Encrypt { sequence }
         };
         let over = device.over(task);
         self.hand_over(packet, count.into(), over, ctx);
@@ -165,12 +169,12 @@ impl Outbound {
         &mut self,
         packet: PacketBuf,
         count: u64,
-        handover: Handover,
+        handover: OffloadOrder,
         ctx: &mut BatchCtx<'_>,
     ) {
         self.traffic.sent += count;
         self.traffic.sent_bytes += packet.len() as u64;
-        ctx.out.handed.push(Handed { packet, handover });
+        ctx.out.offloaded.push(OffloadedPacket { packet, handover });
     }
 }
 

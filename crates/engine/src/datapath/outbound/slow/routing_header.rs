@@ -23,8 +23,8 @@ impl Outbound {
         }
         let (spd, mut is_refused) = (&ctx.snapshot.spd, false);
         let told = routing::each_stop(packet.bytes(), |stop| {
-            is_refused |= spd.keeps_from(&FlowKey { destination: stop.into(), ..*flow });
+            is_refused |= spd.forbids_plaintext(&FlowKey { destination: stop.into(), ..*flow });
         });
-        is_refused || (told.is_err() && spd.keeps_any_v6())
+        is_refused || (told.is_err() && spd.forbids_any_v6_plaintext())
     }
 }

@@ -242,7 +242,7 @@ impl SegmentRange {
 /// Segmentation metadata of a buffer with `count` frames.
 pub(crate) fn burst_of(count: usize, stride: usize) -> Segments {
     match u16::try_from(stride) {
-        Ok(stride) if count > 1 => Segments::Train { stride },
+        Ok(stride) if count > 1 => Segments::Burst { stride },
         Ok(_) | Err(_) => Segments::One,
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::bundle::{Deciding, Resolution};
 use crate::datapath::context::BatchCtx;
-use crate::flow_cache::Known;
-use crate::{Action, AnswerId, Direction, DropReason, FlowKey, Ruling, Spi};
+use crate::flow_cache::CachedVerdict;
+use crate::{Action, Direction, DropReason, FlowKey, PolicyOutcome, Spi, VerdictId};
 
 use crate::datapath::outbound::Outbound;
 
@@ -21,7 +21,7 @@ impl Outbound {
     pub(crate) fn look_up_again(&mut self, flow: &FlowKey, ctx: &mut BatchCtx<'_>) -> Verdict {
         let spd = &ctx.snapshot.spd;
         let answer = self.policies.lookup(spd, Direction::Out, flow, Spi(0));
-        self.decide(flow, Known::only(answer), ctx)
+        self.decide(flow, CachedVerdict::without_bundle(answer), ctx)
     }
 
     /// Stage 4.
@@ -29,27 +29,27 @@ impl Outbound {
     pub(crate) fn decide(
         &mut self,
         flow: &FlowKey,
-        known: Known,
+        known: CachedVerdict,
         ctx: &mut BatchCtx<'_>,
     ) -> Verdict {
-        match known.answer.ruling() {
-            Ruling::Default => match ctx.snapshot.spd.defaults().outbound {
+        match known.verdict.outcome() {
+            PolicyOutcome::Default => match ctx.snapshot.spd.defaults().outbound {
                 Action::Allow => Verdict::Pass,
                 Action::Block => Verdict::Drop(DropReason::OutDefaultBlock),
             },
-            Ruling::Block => Verdict::Drop(self.block_reason(known.answer)),
-            Ruling::Pass => Verdict::Pass,
-            Ruling::Protect => match known.bundle() {
+            PolicyOutcome::Block => Verdict::Drop(self.block_reason(known.verdict)),
+            PolicyOutcome::Bypass => Verdict::Pass,
+            PolicyOutcome::Protect => match known.bundle() {
                 Some(place) if self.is_usable(place, ctx) => Verdict::Bundle(place),
-                Some(_) | None => self.resolve(flow, known.answer, ctx),
+                Some(_) | None => self.resolve(flow, known.verdict, ctx),
             },
         }
     }
 
     /// The drop reason of a verdict that blocks.
     #[cold]
-    fn block_reason(&self, answer: AnswerId) -> DropReason {
-        let deciding = self.policies.answer(answer).iter();
+    fn block_reason(&self, answer: VerdictId) -> DropReason {
+        let deciding = self.policies.policies(answer).iter();
         let mut blocks = deciding.filter(|entry| entry.action() == Action::Block).peekable();
         if blocks.peek().is_some() && blocks.all(|entry| entry.is_held()) {
             DropReason::OutHeld
@@ -74,8 +74,8 @@ impl Outbound {
 
     /// Resolves a flow without cached bundle; bundles without layers are not cached.
     #[inline(never)]
-    fn resolve(&mut self, flow: &FlowKey, answer: AnswerId, ctx: &mut BatchCtx<'_>) -> Verdict {
-        let deciding: Deciding<'_> = self.policies.answer(answer).iter().collect();
+    fn resolve(&mut self, flow: &FlowKey, answer: VerdictId, ctx: &mut BatchCtx<'_>) -> Verdict {
+        let deciding: Deciding<'_> = self.policies.policies(answer).iter().collect();
         // Verdicts are invalidated before their policies go. Should one slip through, nothing
         // leaves in plaintext.
         if deciding.is_empty() {
@@ -96,11 +96,11 @@ impl Outbound {
     }
 
     /// Verdict of a resolved bundle, which is cached for the flow's next packets.
-    fn verdict(&mut self, flow: &FlowKey, answer: AnswerId, place: u32) -> Verdict {
+    fn verdict(&mut self, flow: &FlowKey, answer: VerdictId, place: u32) -> Verdict {
         if self.cache.bundle(place).layers.is_empty() {
             return Verdict::Pass;
         }
-        self.policies.teach(flow, answer, place);
+        self.policies.set_bundle(flow, answer, place);
         Verdict::Bundle(place)
     }
 }

@@ -95,18 +95,18 @@ fn assert_answers<W: Words>(bitvector: &ByteBitvector<W>, rules: &[Rule<W>], key
     bitvector.find_each(keys, &mut bests);
     for (key, best) in keys.iter().zip(bests) {
         let fits = |rule: &&Rule<W>| rule.fits(&key.words) && fits_extra(&rule.entry, key);
-        let first = rules.iter().filter(fits).map(|rule| rule.entry.place()).min();
+        let first = rules.iter().filter(fits).map(|rule| rule.entry.precedence()).min();
         let mut alone = Best::NONE;
         bitvector.find(key, &mut alone);
-        assert_eq!(best.entry().map(|entry| entry.place()), first);
-        assert_eq!(alone.entry().map(|entry| entry.place()), first);
+        assert_eq!(best.entry().map(|entry| entry.precedence()), first);
+        assert_eq!(alone.entry().map(|entry| entry.precedence()), first);
     }
 }
 
 fn check<W: Words>(policies: Vec<Policy>, first: usize, targets: &[Step], keys: &[Key<W>]) {
     let mut waiting = rules::<W>(policies);
     let mut rules: Vec<_> = waiting.drain(..first.min(waiting.len())).collect();
-    rules.sort_by_key(|rule| rule.entry.place());
+    rules.sort_by_key(|rule| rule.entry.precedence());
     let mut bitvector = ByteBitvector::of(&rules);
     let mut gone = Vec::new();
     assert_answers(&bitvector, &rules, keys);

@@ -75,7 +75,7 @@ fn range_of(at: u32, range: &(Policy, u16, bool)) -> Vec<Policy> {
 
 fn bitvector<W: Words>(rules: &[Rule<W>]) -> FieldBitvector<W> {
     let mut rules: Vec<_> = rules.iter().collect();
-    rules.sort_by_key(|rule| rule.entry.place());
+    rules.sort_by_key(|rule| rule.entry.precedence());
     FieldBitvector::of(&rules).unwrap()
 }
 

@@ -29,7 +29,7 @@ impl<W: Words> Node<W> {
         if let Plan::Cut(window) = plan {
             return Self::cut(window, rules);
         }
-        rules.sort_by_key(|rule| rule.entry.place());
+        rules.sort_by_key(|rule| rule.entry.precedence());
         let rules: Vec<_> = rules.into_iter().cloned().collect();
         match plan {
             Plan::Linear => Self::linear(rules),
@@ -64,7 +64,7 @@ impl<W: Words> Node<W> {
 
     /// A field bit vector, unless there are too many rules.
     pub(in crate::spd::classifier) fn field_bitvector(mut rules: Vec<&Rule<W>>) -> Option<Self> {
-        rules.sort_by_key(|rule| rule.entry.place());
+        rules.sort_by_key(|rule| rule.entry.precedence());
         let first = rules.first().map_or(Rank::LAST, |rule| rule.rank());
         Some(Self::FieldBits { first, bits: Arc::new(FieldBitvector::of(&rules)?) })
     }

@@ -33,9 +33,9 @@ fn assert_answers<W: Words>(node: &Node<W>, rules: &[Rule<W>], keys: &[Key<W>]) 
     });
     for (key, best) in keys.iter().zip(together) {
         let fits = |rule: &&Rule<W>| rule.fits(&key.words) && fits_extra(&rule.entry, key);
-        let first = rules.iter().filter(fits).map(|rule| rule.entry.place()).min();
-        assert_eq!(best.entry().map(|entry| entry.place()), first);
-        assert_eq!(node.first(key).entry().map(|entry| entry.place()), first);
+        let first = rules.iter().filter(fits).map(|rule| rule.entry.precedence()).min();
+        assert_eq!(best.entry().map(|entry| entry.precedence()), first);
+        assert_eq!(node.first(key).entry().map(|entry| entry.precedence()), first);
     }
 }
 
@@ -75,7 +75,7 @@ pub(in crate::spd::classifier) fn check_from<W: Words>(
             break;
         }
         // Mostly the first, on which most depends.
-        let first = (0..rules.len()).min_by_key(|at| rules[*at].entry.place()).unwrap_or(0);
+        let first = (0..rules.len()).min_by_key(|at| rules[*at].entry.precedence()).unwrap_or(0);
         let at = pick.index(2 * rules.len()).checked_sub(rules.len()).unwrap_or(first);
         let rule = rules.swap_remove(at);
         node.remove(&rule);
@@ -189,7 +189,7 @@ fn replanned_tree_is_independent_of_insertion_order() {
 #[test]
 fn batch_lookup_visits_all_bitvectors() {
     let bitvector = |mut rules: Vec<Rule<V4>>| {
-        rules.sort_by_key(|rule| rule.entry.place());
+        rules.sort_by_key(|rule| rule.entry.precedence());
         let first = rules.iter().map(Rule::rank).min().unwrap();
         Node::ByteBits { first, bits: Arc::new(ByteBitvector::of(&rules)) }
     };

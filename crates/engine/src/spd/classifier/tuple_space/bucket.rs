@@ -24,7 +24,7 @@ pub(in crate::spd::classifier) struct Bucket<W: Words> {
 impl<W: Words> Bucket<W> {
     /// Builds it of rules in any order.
     pub(super) fn of(mut rules: Vec<&Rule<W>>) -> Self {
-        rules.sort_by_key(|rule| rule.entry.place());
+        rules.sort_by_key(|rule| rule.entry.precedence());
         match TernaryLeaf::of(&rules) {
             Some(leaf) => Self { leaf, tree: Node::default() },
             None => Self { leaf: TernaryLeaf::default(), tree: Node::planned(rules) },
@@ -75,7 +75,7 @@ impl<W: Words> Bucket<W> {
             return self.tree.remove(rule);
         }
         let mut rules = self.rules();
-        rules.retain(|other| other.entry.place() != rule.entry.place());
+        rules.retain(|other| other.entry.precedence() != rule.entry.precedence());
         *self = Self::of(rules.iter().collect());
     }
 

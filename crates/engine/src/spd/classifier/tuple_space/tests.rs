@@ -79,10 +79,10 @@ fn tuple_space_of_selected_masks_agrees_with_scan() {
     let mut shown = 0;
     space.each(&mut |_| shown += 1);
     assert_eq!(shown, rules.len());
-    let place = |best: Best<'_>| best.entry().map(|entry| entry.place());
+    let place = |best: Best<'_>| best.entry().map(|entry| entry.precedence());
     let first = |key: &Key<_>| {
         let fits = |rule: &&Rule<_>| rule.fits(&key.words) && fits_extra(&rule.entry, key);
-        rules.iter().filter(fits).map(|rule| rule.entry.place()).min()
+        rules.iter().filter(fits).map(|rule| rule.entry.precedence()).min()
     };
     let firsts: Vec<_> = model.keys().iter().map(first).collect();
     for search_order in [SearchOrder::ResidueFirst, SearchOrder::TuplesFirst] {

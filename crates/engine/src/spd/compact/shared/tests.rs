@@ -6,10 +6,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::spd::compact::inline::InlineFields;
 use crate::spd::compact::layout::OwnEnds;
-use crate::spd::store::Ledger;
+use crate::spd::store::PolicyStore;
 use crate::{
-    Action, Direction, Family, Level, Mode, Moment, PolicyIndex, PortMask, Prefix, Priority, Reqid,
-    SaProtocol, Selector, Spi,
+    Action, Direction, Family, Mode, Moment, PolicyIndex, PortMask, Prefix, Priority, Reqid,
+    SaProtocol, Selector, Spi, TemplateLevel,
 };
 
 /// Few addresses, so that some are shared and some are not.
@@ -49,7 +49,7 @@ fn template() -> impl Strategy<Value = Template> {
         spi: Spi(spi),
         mode: Mode::Tunnel,
         reqid: Reqid(reqid),
-        level: if optional { Level::Use } else { Level::Required },
+        level: if optional { TemplateLevel::Use } else { TemplateLevel::Required },
     })
 }
 
@@ -75,7 +75,7 @@ fn policy() -> impl Strategy<Value = Policy> {
             mark: Mark::default(),
             if_id: IfId(0),
             flags: PolicyFlags::empty(),
-            limits: Limits::default(),
+            limits: LifetimeLimits::default(),
             offload: None,
         },
     )
@@ -85,7 +85,7 @@ proptest! {
     /// Whichever form each takes, and whoever else has its words.
     #[test]
     fn policy_entry_round_trips(policies in prop::collection::vec(policy(), 1..300)) {
-        let (mut ledger, mut model) = (Ledger::default(), Vec::new());
+        let (mut ledger, mut model) = (PolicyStore::default(), Vec::new());
         for policy in policies {
             if let Ok(entry) = ledger.add(&policy, None, Moment(0)) {
                 model.push((Policy { index: entry.index(), ..policy }, entry));
@@ -140,7 +140,7 @@ fn own_tunnel(serial: u32, family: Family) -> Policy {
         spi: Spi(0),
         mode: Mode::Tunnel,
         reqid: Reqid(serial),
-        level: Level::Required,
+        level: TemplateLevel::Required,
     }];
     policy
 }
