@@ -20,7 +20,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, anyhow, ensure};
 use uxfrm_daemon::control;
-use uxfrm_io::fence;
+use uxfrm_io::seccomp;
 
 use crate::arguments::ExecOptions;
 use program::Program;
@@ -102,7 +102,7 @@ fn prepare(
 ) -> anyhow::Result<()> {
     let preload = preload(library);
     check_preload(program, library, &preload)?;
-    fence::forbid_kernel_ipsec().context(
+    seccomp::forbid_kernel_ipsec().context(
         "this kernel has no system call filters, which keep what escapes the library from the kernel's XFRM",
     )?;
     command.env(PRELOAD, preload);

@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     log::start();
     if reads_keys(&arguments.command)
-        && let Err(error) = uxfrm_io::dump::forbid()
+        && let Err(error) = uxfrm_io::secret_memory::forbid()
     {
         return explain(&anyhow::Error::new(error).context("can't keep keys out of core dumps"));
     }

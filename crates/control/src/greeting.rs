@@ -26,7 +26,7 @@ pub const MAGIC: [u8; 8] = *b"uxfrm/1\n";
 
 /// The gateway's abstract socket name, without the leading zero byte. Any program can take the name
 /// while no gateway has it, so clients verify the listener: [`is_the_gateways`]. A gateway that
-/// finds it taken uses a [file](crate::stand_in).
+/// finds it taken uses a [file](crate::fallback_socket).
 pub const NAME: &[u8] = b"uxfrm/xfrm";
 
 /// Prefix of the abstract socket names of clients that wait for a gateway; 16 digits of the
@@ -35,7 +35,7 @@ pub const NAME: &[u8] = b"uxfrm/xfrm";
 pub const QUIET: &[u8] = b"uxfrm/quiet/";
 
 /// Whether the listener at an abstract name may receive keys and be trusted: root, or the client's
-/// own user. Others may be, too: [`place`](crate::place).
+/// own user. Others may be, too: [`place`](crate::socket_trust).
 #[must_use]
 pub const fn is_gateway_user(listener: u32, own: u32) -> bool {
     listener == 0 || listener == own

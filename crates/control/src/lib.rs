@@ -13,8 +13,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod fallback_socket;
 pub mod greeting;
 pub mod mailbox;
-pub mod place;
-pub mod stand_in;
+pub mod socket_trust;
 mod sync;

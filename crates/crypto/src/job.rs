@@ -135,7 +135,7 @@ impl<'a> OpenJob<'a> {
         Self { key, seq_high, esp, plain: Some(plain), verdict: OpenStatus::Pending }
     }
 
-    /// Bytes of text, or `None` for [`Authenticity::Runt`].
+    /// Bytes of text, or `None` for [`OpenStatus::TooShort`].
     pub(crate) fn text_len(&self) -> Option<usize> {
         let len = self.key.shape.text_len(self.esp.len())?;
         self.plain.as_ref().is_none_or(|plain| plain.len() >= len).then_some(len)

@@ -1,4 +1,4 @@
-//! Socket files used when another user owns uxfrm's abstract names ([`uxfrm_control::stand_in`]):
+//! Socket files used when another user owns uxfrm's abstract names ([`uxfrm_control::fallback_socket`]):
 //! made by gateways, found by clients.
 
 use std::{
@@ -22,8 +22,8 @@ use nix::{
     unistd::Uid,
 };
 use uxfrm_control::{
+    fallback_socket::{DIRECTORY, LENGTH, NAMESPACE, path},
     greeting::NAME,
-    stand_in::{DIRECTORY, LENGTH, NAMESPACE, path},
 };
 
 /// Mode bits by which others than the owner may write.

@@ -28,8 +28,8 @@ use nix::{
 };
 use uxfrm_engine::{Database, Drops, Event, SharedCacheStats};
 use uxfrm_io::{
-    dump, nftables::TableWatch, path_errors::PathMtuErrors, poll::Poller, rtnetlink::Monitor,
-    signal::Signals, uevents::Uevents,
+    icmp_errors::PathMtuErrors, nftables::TableWatch, poll::Poller, rtnetlink::Monitor,
+    secret_memory, signal::Signals, uevents::Uevents,
 };
 use uxfrm_runtime::WorkerThread;
 
@@ -65,7 +65,7 @@ use crate::{
 /// # Errors
 /// What keeps it from starting, everything else that ends it.
 pub fn run(path: &Path) -> anyhow::Result<()> {
-    dump::forbid().context("can't keep keys out of core dumps")?;
+    secret_memory::forbid().context("can't keep keys out of core dumps")?;
     lock_memory();
     let signals = Signals::block()?;
     run_with(path, &signals, None)
@@ -78,7 +78,7 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
 /// As [`run`]; without a supervisor there.
 pub fn run_under_supervisor(path: &Path, supervisor: u32) -> anyhow::Result<()> {
     end_with_supervisor(supervisor)?;
-    dump::forbid().context("can't keep keys out of core dumps")?;
+    secret_memory::forbid().context("can't keep keys out of core dumps")?;
     lock_memory();
     let signals = Signals::block()?;
     let (supervisor, before) =
@@ -137,7 +137,7 @@ fn run_with(path: &Path, signals: &Signals, supervisor: Option<Supervisor>) -> a
 /// Keys are in requests, databases and stacks as well as in boxes: all memory is locked
 /// (`docs/decisions/0003-locked-memory.md`).
 fn lock_memory() {
-    match dump::lock_memory() {
+    match secret_memory::lock_memory() {
         Ok(hold) => tracing::debug!(?hold, "all memory is kept out of swap"),
         Err(error) => tracing::warn!(
             %error,

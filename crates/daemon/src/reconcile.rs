@@ -29,7 +29,7 @@ use uxfrm_engine::{
     SaId, SaProtocol, Sad, Spd, Spi, Transaction, UpdatedSa,
 };
 use uxfrm_io::{
-    path_errors::{PacketTooBig, PathMtuErrors},
+    icmp_errors::{PacketTooBig, PathMtuErrors},
     rtnetlink::{Monitor, MonitorResult},
 };
 use uxfrm_netlink::NetlinkError;
@@ -39,7 +39,7 @@ use crate::{
     clock::now, firewall::host_bypass::HostBypass, ports::af_xdp::AfXdpDevice, routes::DivertMode,
 };
 #[cfg(test)]
-pub(crate) use kernel_tables::PacketFilter;
+pub(crate) use kernel_tables::FirewallTable;
 pub(crate) use kernel_tables::{AnyFilter, Routes};
 
 /// How often states are looked at for numbers that run short, what could not be done is tried

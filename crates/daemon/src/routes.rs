@@ -33,7 +33,7 @@ mod sysctl;
 use std::{net::IpAddr, sync::Arc};
 
 use uxfrm_engine::{HostView, PolicyChange, PolicyEntry, Spd};
-use uxfrm_io::absent::is_missing;
+use uxfrm_io::ipv6_support::is_missing;
 use uxfrm_io::rtnetlink::{self, Monitor, MonitorResult, RouteChange, Rtnetlink};
 use uxfrm_packet::Version;
 

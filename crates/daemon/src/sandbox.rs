@@ -1,4 +1,4 @@
-//! The privileges and files that a running gateway keeps: [`uxfrm_io::confine`] with the files of a
+//! The privileges and files that a running gateway keeps: [`uxfrm_io::sandbox`] with the files of a
 //! configuration.
 
 use std::{
@@ -8,7 +8,7 @@ use std::{
 };
 
 use nix::{errno::Errno, unistd::Uid};
-use uxfrm_io::confine::{self, AllowedPaths, Confinement, ExtraRight};
+use uxfrm_io::sandbox::{self, AllowedPaths, Confinement, ExtraRight};
 
 use crate::{
     config::{Config, Inline},
@@ -23,7 +23,7 @@ const PAGE: &str = "docs/least-privilege.md";
 /// otherwise.
 pub(crate) fn begin(config: &Config) {
     if config.runtime.sandbox {
-        confine::begin();
+        sandbox::begin();
     } else {
         tracing::warn!("the gateway keeps all its privileges: `sandbox = false` in [runtime]");
     }
@@ -32,7 +32,7 @@ pub(crate) fn begin(config: &Config) {
 /// All is open: gives up what is not needed any more. To be kept until the end.
 pub(crate) fn close(path: &Path, config: &Config) -> Confinement {
     let places = places(path, config);
-    let confined = confine::control(&extras(path, config, &places), &places);
+    let confined = sandbox::control(&extras(path, config, &places), &places);
     if let Some(left) = confined.faults() {
         tracing::warn!("the gateway keeps more than it needs: {left} ({PAGE})");
     }
@@ -51,7 +51,7 @@ pub(crate) fn inspect(config: &Config) -> io::Result<Option<String>> {
             "the gateway would keep all its privileges: `sandbox = false` in [runtime]".to_owned(),
         ));
     }
-    let tried = confine::try_out()?;
+    let tried = sandbox::try_out()?;
     let left = tried.faults();
     Ok(left.map(|left| format!("the gateway would keep more than it needs: {left} ({PAGE})")))
 }
@@ -59,7 +59,7 @@ pub(crate) fn inspect(config: &Config) -> io::Result<Option<String>> {
 /// Words about files that can't be read, and what to do where that may be as they are fenced off.
 pub(crate) fn with_sandbox_advice(words: String) -> String {
     let refused = io::Error::from(Errno::EACCES).to_string();
-    if !confine::has_begun() || !words.contains(&refused) {
+    if !sandbox::has_begun() || !words.contains(&refused) {
         return words;
     }
     format!(

@@ -50,7 +50,7 @@ const EOPNOTSUPP: i32 = 95;
 pub(crate) struct TunnelService {
     tunnels: Tunnels,
     ports: DecapPorts,
-    interfaces: Vec<TunnelInterface>,
+    interfaces: Vec<TunnelDevice>,
     sockets: Vec<(ReceiveSource, Arc<SocketCounts>)>,
     wide: Vec<WildcardPort>,
     worker: Option<Worker>,
@@ -58,7 +58,7 @@ pub(crate) struct TunnelService {
 
 /// The interface of a tunnel.
 #[derive(Debug)]
-struct TunnelInterface {
+struct TunnelDevice {
     name: String,
     index: u32,
     counts: Arc<TunnelCounts>,
@@ -149,7 +149,7 @@ impl TunnelService {
         let mut changes = self.sockets_for(&tunnels)?;
         changes.push(TunnelChange::Open(interface));
         self.order(tunnels, self.ports.clone(), changes)?;
-        self.interfaces.push(TunnelInterface { name: link.name.clone(), index, counts });
+        self.interfaces.push(TunnelDevice { name: link.name.clone(), index, counts });
         self.open_per_address();
         Ok(())
     }

@@ -83,7 +83,7 @@ pub use sa::config::{
 };
 pub use sa::iv::IvPrefix;
 pub use sa::keepalive::{Keepalive, KeepaliveInterval};
-pub use sa::position::{CarriedTraffic, SaHistory, SaProgress};
+pub use sa::progress::{CarriedTraffic, SaHistory, SaProgress};
 pub use sa::replay::{FIRST_RESERVED, ReplayWindow, UncheckedSeq, is_before_restart};
 pub use sa::replay_store::{ReplayKeeper, ReplayStore};
 pub use sa::request::SaRequest;

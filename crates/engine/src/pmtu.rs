@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use uxfrm_packet::icmp::IcmpHeader;
 use uxfrm_packet::icmpv6::Icmpv6Header;
-use uxfrm_packet::{IpPacket, PacketBuf, Pool, answer, ipv6};
+use uxfrm_packet::{IpPacket, PacketBuf, Pool, icmp_error, ipv6};
 
 use crate::Moment;
 
@@ -68,19 +68,19 @@ pub(crate) fn too_big(
     mtu: usize,
     pool: &mut Pool,
 ) -> Option<PacketBuf> {
-    if !answer::may_answer(ip, packet.bytes()) {
+    if !icmp_error::may_answer(ip, packet.bytes()) {
         return None;
     }
     let mut answer = match (ip.destination, ip.source) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
             let head = IcmpHeader::fragmentation_needed(mtu);
-            answer::over_ipv4(head, packet.bytes(), (from, to), pool)?
+            icmp_error::over_ipv4(head, packet.bytes(), (from, to), pool)?
         }
         (IpAddr::V6(from), IpAddr::V6(to)) => {
             let mtu = u32::try_from(mtu.max(ipv6::LEAST_MTU)).unwrap_or(u32::MAX);
             let head = Icmpv6Header::packet_too_big(mtu);
-            answer::over_ipv6(head, packet.bytes(), (from, to), pool)?
+            icmp_error::over_ipv6(head, packet.bytes(), (from, to), pool)?
         }
         (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => return None,
     };

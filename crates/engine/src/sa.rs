@@ -7,6 +7,7 @@ pub mod iv;
 pub mod keepalive;
 mod lazy_keys;
 mod prefetch;
+pub mod progress;
 pub mod replay;
 pub mod replay_store;
 pub(crate) mod request;
@@ -16,7 +17,6 @@ pub mod usage;
 pub(crate) mod validate;
 
 pub(crate) mod address;
-pub mod position;
 
 use std::{
     net::IpAddr,

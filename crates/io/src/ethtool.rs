@@ -57,7 +57,7 @@ pub fn set_features(interface: &str, features: &[&str], switch: FeatureState) ->
         if features.contains(&name.as_str()) {
             let bit = 1 << (at % 32);
             request[2 + at / 32 * 2] |= bit;
-            request[3 + at / 32 * 2] |= if set_features == FeatureState::On { bit } else { 0 };
+            request[3 + at / 32 * 2] |= if switch == FeatureState::On { bit } else { 0 };
         }
     }
     device.ask(&mut request)

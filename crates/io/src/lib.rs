@@ -33,23 +33,21 @@
 //! | [`link`] | descriptors passed from one process to another |
 //! | [`huge_pages`] | the program's allocator: large tables in huge pages |
 
-pub mod absent;
 pub mod affinity;
 pub mod capture;
 pub mod clock;
 mod cmsg;
-pub mod confine;
-pub mod dump;
 pub mod esp_fanout;
 pub mod ethtool;
-pub mod fence;
+pub mod fd_channel;
 pub mod frames;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod heap;
 pub mod huge_pages;
+pub mod icmp_errors;
 pub mod ike;
-pub mod link;
+pub mod ipv6_support;
 pub mod mapped_file;
 mod memfd;
 pub mod memory;
@@ -59,7 +57,6 @@ pub mod napi;
 pub mod netns;
 pub mod nftables;
 pub mod packet_socket;
-pub mod path_errors;
 pub mod pcap;
 pub mod poll;
 pub mod port;
@@ -68,6 +65,9 @@ pub mod random;
 pub mod raw;
 mod recv_batch_size;
 pub mod rtnetlink;
+pub mod sandbox;
+pub mod seccomp;
+pub mod secret_memory;
 pub mod segmenting_port;
 mod send_backoff;
 pub mod shared_page;

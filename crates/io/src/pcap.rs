@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::Duration;
 
-use pcap_file::pcap::{PcapHeader, PcapPacket, PcapReader, PcapWriter};
+use pcap_file::pcap::{PcapHeader, PcapPacket, PcapReader as FileReader, PcapWriter as FileWriter};
 use pcap_file::pcapng::{Block, PcapNgReader};
 use pcap_file::{DataLink, PcapError, TsResolution};
 use uxfrm_packet::{Batch, PacketBuf, Pool, Segments, SizeClass};
@@ -30,7 +30,7 @@ pub struct PcapReader {
 }
 
 enum Format {
-    Pcap(PcapReader<Start>),
+    Pcap(FileReader<Start>),
     PcapNg(PcapNgReader<Start>),
 }
 
@@ -66,7 +66,7 @@ impl PcapReader {
         let format = if magic == PCAPNG {
             Format::PcapNg(PcapNgReader::new(start).map_err(error)?)
         } else {
-            Format::Pcap(PcapReader::new(start).map_err(error)?)
+            Format::Pcap(FileReader::new(start).map_err(error)?)
         };
         Ok(Self { format })
     }
@@ -100,7 +100,7 @@ impl PcapReader {
 
 /// Appends packets to a capture file.
 pub struct PcapWriter {
-    writer: PcapWriter<Box<dyn Write + Send>>,
+    writer: FileWriter<Box<dyn Write + Send>>,
 }
 
 impl std::fmt::Debug for PcapWriter {
@@ -129,7 +129,7 @@ impl PcapWriter {
             snaplen: 262_144,
             ..PcapHeader::default()
         };
-        Ok(Self { writer: PcapWriter::with_header(output, header).map_err(error)? })
+        Ok(Self { writer: FileWriter::with_header(output, header).map_err(error)? })
     }
 
     /// Appends one buffer's packets with the present time; a burst's one by one, a super-packet as

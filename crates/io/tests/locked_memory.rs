@@ -1,6 +1,6 @@
 //! Locked memory, in a process of its own: it is locked for all tests of a process.
 
-use uxfrm_io::{dump, heap};
+use uxfrm_io::{heap, secret_memory};
 
 fn locked_kilobytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
@@ -12,7 +12,7 @@ fn locked_kilobytes() -> Option<u64> {
 #[test]
 fn locked_memory_can_still_be_freed() {
     const BLOCKS: usize = 1 << 19;
-    let Ok(_hold) = dump::lock_memory() else {
+    let Ok(_hold) = secret_memory::lock_memory() else {
         assert_eq!(locked_kilobytes(), Some(0));
         return;
     };
@@ -22,7 +22,7 @@ fn locked_memory_can_still_be_freed() {
     let last = blocks.pop();
     let before = heap::resident().unwrap();
     drop(blocks);
-    dump::unlocked(heap::release_free).unwrap();
+    secret_memory::unlocked(heap::release_free).unwrap();
     assert!(locked_kilobytes() > Some(0), "it is locked again");
     let after = heap::resident().unwrap();
     assert!(after + BLOCKS * 96 / 2 < before, "{before} bytes, then {after}");

@@ -187,7 +187,7 @@ mod tests {
             let is_heard = sample.transport.clone().tcp().is_some_and(|tcp| {
                 has_data && ![tcp.syn, tcp.fin, tcp.rst].contains(&true)
             });
-            prop_assert_eq!(super::can_signal(&packet), is_heard);
+            prop_assert_eq!(can_signal(&packet), is_heard);
             prop_assert_eq!(signal(&mut packet).is_some(), is_heard);
         }
     }

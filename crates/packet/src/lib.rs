@@ -59,7 +59,6 @@
 
 #![deny(unsafe_code)]
 
-pub mod answer;
 mod bitvector;
 pub mod checksum;
 pub mod coalesce;
@@ -69,7 +68,9 @@ pub mod esp;
 pub mod ethernet;
 pub mod flow;
 pub mod gre;
+mod header_template;
 pub mod icmp;
+pub mod icmp_error;
 pub mod icmpv6;
 pub mod ip;
 pub mod ipv4;
@@ -86,7 +87,6 @@ pub mod udp;
 mod batch;
 mod buf;
 mod flow_words;
-mod outline;
 mod pool;
 mod prefetch;
 #[cfg(test)]
@@ -101,8 +101,8 @@ pub use coalesce::{Coalescer, SliceMeta};
 pub use error::ParseError;
 pub use flow::FlowPorts;
 pub use flow_words::Ipv4FlowKey;
+pub use header_template::{HeaderTemplate, ParsedLen};
 pub use ip::{Fragment, IpPacket, Version};
-pub use outline::{HeaderTemplate, ParsedLen};
 pub use pool::{Pool, PoolStats, SizeClass};
 pub use prefetch::{
     prefetch, prefetch_far, prefetch_far_first, prefetch_far_whole, prefetch_first, prefetch_whole,

@@ -1,5 +1,5 @@
 //! The gateway's socket file, used when its abstract name is taken: only root can create it
-//! ([`uxfrm_control::stand_in`]).
+//! ([`uxfrm_control::fallback_socket`]).
 
 use std::ffi::CStr;
 use std::mem::zeroed;
@@ -7,7 +7,7 @@ use std::mem::zeroed;
 use libc::{c_char, sockaddr_un, socklen_t};
 
 use crate::gateway;
-use uxfrm_control::stand_in::{DIRECTORY, LENGTH, NAMESPACE, path};
+use uxfrm_control::fallback_socket::{DIRECTORY, LENGTH, NAMESPACE, path};
 
 /// Of the longest path of a socket, with a zero byte.
 const ROOM: usize = 108;

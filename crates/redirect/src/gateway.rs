@@ -12,7 +12,7 @@ use crate::table::{self, Socket};
 use crate::wakeup_socket;
 use uxfrm_control::{
     greeting::{Greeting, GreetingKind, LENGTH, NAME, is_gateway_user},
-    place::{DirectoryOwner, is_owner_of_run_directory, is_trusted},
+    socket_trust::{DirectoryOwner, is_owner_of_run_directory, is_trusted},
 };
 
 /// Another name of the gateway's socket than [`NAME`]: a path, or an abstract name behind `@`.

@@ -10,7 +10,7 @@ use std::{
 };
 
 use uxfrm_engine::WaitingPacket;
-use uxfrm_io::{affinity, confine, poll::Waker};
+use uxfrm_io::{affinity, poll::Waker, sandbox};
 
 use crate::{Error, InlineLoop, TunnelLoop, WorkerLoop};
 
@@ -227,7 +227,7 @@ impl WorkerThread {
             if let Some(Err(error)) = cpu.map(affinity::pin) {
                 tracing::warn!(%error, cpu, "can't pin a worker");
             }
-            let confined = confine::packets();
+            let confined = sandbox::packets();
             if let Some(left) = confined.faults() {
                 tracing::debug!("a worker keeps more than it needs: {left}");
             }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use uxfrm_packet::icmp::{self, IcmpHeader};
 use uxfrm_packet::icmpv6::{self, Icmpv6Header};
-use uxfrm_packet::{PacketBuf, Pool, answer, ipv6};
+use uxfrm_packet::{PacketBuf, Pool, icmp_error, ipv6};
 
 use crate::icmp_quote::Quoted;
 use crate::tunnel::IPV4_LEAST;
@@ -45,10 +45,10 @@ impl Message {
         }
         match (quoted.destination, quoted.source) {
             (IpAddr::V4(from), IpAddr::V4(to)) => {
-                answer::over_ipv4(self.over_ipv4()?, about, (from, to), pool)
+                icmp_error::over_ipv4(self.over_ipv4()?, about, (from, to), pool)
             }
             (IpAddr::V6(from), IpAddr::V6(to)) => {
-                answer::over_ipv6(self.over_ipv6(), about, (from, to), pool)
+                icmp_error::over_ipv6(self.over_ipv6(), about, (from, to), pool)
             }
             (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => None,
         }

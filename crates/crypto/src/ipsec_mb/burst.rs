@@ -8,7 +8,7 @@ use zeroize::Zeroize;
 use super::Worker;
 use super::ffi::{self, AeadJob, CipherJob, MacJob};
 use super::keys::{BurstKey, BurstKind, Mac};
-use crate::job::{Authenticity, Iv, OpenJob, SealJob, SealStatus, TextSpan};
+use crate::job::{Iv, OpenJob, OpenStatus, SealJob, SealStatus, TextSpan};
 use crate::key::SaKey;
 use crate::portable::{
     Aad, Received, append_seq_high, array, copy_in, copy_out, counter_block, refused, verdict,
@@ -121,7 +121,7 @@ fn decrypt_all(worker: &mut Worker, cipher: Cipher, jobs: &mut [OpenJob<'_>], ch
     let mut n = 0;
     for i in chosen {
         let job = &mut jobs[*i as usize];
-        if job.verdict != Authenticity::Authentic {
+        if job.verdict != OpenStatus::Authentic {
             continue;
         }
         let end = job.esp.len() - job.key.transform.icv_len();
@@ -343,7 +343,7 @@ fn open_aead(worker: &mut Worker, kind: BurstKind, jobs: &mut [OpenJob<'_>], cho
         let job = &mut jobs[*i as usize];
         let covered = job.esp.len() - job.key.transform.icv_len();
         if done && Received::take(job.esp, covered).matches(tag) {
-            job.verdict = Authenticity::Authentic;
+            job.verdict = OpenStatus::Authentic;
         } else {
             wipe_forged(job);
         }
@@ -358,7 +358,7 @@ fn wipe_forged(job: &mut OpenJob<'_>) {
         Some(plain) => plain[..end - lead].zeroize(),
         None => job.esp[lead..end].zeroize(),
     }
-    job.verdict = Authenticity::Forged;
+    job.verdict = OpenStatus::Forged;
 }
 
 fn key_len(size: AesSize) -> u32 {

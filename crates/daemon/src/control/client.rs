@@ -26,10 +26,10 @@ use nix::{
     unistd::Uid,
 };
 
-use uxfrm_control::stand_in::DIRECTORY;
+use uxfrm_control::fallback_socket::DIRECTORY;
 use uxfrm_control::{
     greeting::{Dialect, Greeting, GreetingKind, LENGTH, NAME, is_gateway_user},
-    place::{DirectoryOwner, is_owner_of_run_directory, is_trusted},
+    socket_trust::{DirectoryOwner, is_owner_of_run_directory, is_trusted},
 };
 use uxfrm_netlink::SocketOptions;
 

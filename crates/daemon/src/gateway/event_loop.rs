@@ -6,8 +6,9 @@ use anyhow::Context as _;
 use sd_notify::NotifyState;
 use uxfrm_engine::DropCounts;
 use uxfrm_io::{
-    dump, heap,
+    heap,
     nftables::TableWatch,
+    secret_memory,
     signal::{SignalRequest, Signals},
     uevents::Uevents,
 };
@@ -41,7 +42,7 @@ const TICK: Duration = Duration::from_millis(200);
 
 /// Gives free memory back to the system.
 fn release_free() {
-    if let Err(error) = dump::unlocked(heap::release_free) {
+    if let Err(error) = secret_memory::unlocked(heap::release_free) {
         tracing::warn!(%error, "keys may be written to swap: memory can't be locked again");
     }
 }

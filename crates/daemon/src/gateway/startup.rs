@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use nix::net::if_::if_nametoindex;
 use uxfrm_engine::{Database, HostView};
 use uxfrm_io::{
-    path_errors::PathMtuErrors,
+    icmp_errors::PathMtuErrors,
     poll::{Poller, Waker},
     rtnetlink::Rtnetlink,
     tun::{QueueOrder, Queues, Tun, TunOptions},

@@ -5,7 +5,7 @@ use std::{os::fd::AsFd as _, path::Path, sync::Arc};
 use anyhow::Context as _;
 use uxfrm_engine::{DropReason, Drops};
 use uxfrm_io::{
-    link::Link,
+    fd_channel::Link,
     poll::{Poller, Ready},
     signal::Signals,
 };

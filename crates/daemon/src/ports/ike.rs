@@ -18,8 +18,8 @@ use std::{
 use nix::sys::socket::SockType;
 use uxfrm_engine::{DropReason, Drops};
 use uxfrm_io::{
-    confine::{self, AllowedPaths, Confinement},
     ike::{Buffer, IkeDatagram, IkeExchange, name},
+    sandbox::{self, AllowedPaths, Confinement},
 };
 
 use crate::descriptor_store::DescriptorStore;
@@ -46,7 +46,7 @@ pub(crate) fn share(
     let (sender, messages) = sync_channel(WAITING);
     let (inwards, counter) = (Arc::clone(&exchange), Arc::clone(&drops));
     start(format!("uxfrm-ike-in-{port}"), move || {
-        let _least = confine::packets();
+        let _least = sandbox::packets();
         hand_on(&inwards, &messages, &counter);
     })?;
     start(format!("uxfrm-ike-{port}"), move || {
@@ -86,10 +86,10 @@ fn start(name: String, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
 /// Whoever has a file removes it in the end.
 fn confine_beside(file: Option<&SocketFile>) -> Confinement {
     match file.and_then(SocketFile::directory) {
-        None => confine::packets(),
+        None => sandbox::packets(),
         Some(place) => {
             let write = vec![place.to_owned()];
-            confine::control(&[], &AllowedPaths { write, ..AllowedPaths::default() })
+            sandbox::control(&[], &AllowedPaths { write, ..AllowedPaths::default() })
         }
     }
 }

@@ -20,10 +20,9 @@ use uxfrm_engine::{
     UdpSuper, WaitingPacket, WireHeaders, Worker,
 };
 use uxfrm_io::{
-    FanoutShare, Port, Raw, RawOptions, SegmentingPort, Tun, Udp, UdpOptions,
-    absent::{MissingIpPort, is_missing},
-    affinity,
+    FanoutShare, Port, Raw, RawOptions, SegmentingPort, Tun, Udp, UdpOptions, affinity,
     ike::{IkeDaemonQueue, IkeDatagram},
+    ipv6_support::{MissingIpPort, is_missing},
     random,
     tun::QueueOrder,
     xdp::Program,

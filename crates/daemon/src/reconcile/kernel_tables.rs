@@ -63,7 +63,7 @@ pub(crate) trait Routes: Debug {
 }
 
 /// What keeps plain packets back that the policies want protected; see [`Firewall`].
-pub(crate) trait PacketFilter: Debug {
+pub(crate) trait FirewallTable: Debug {
     /// Makes it that of the policies, whatever it was.
     fn follow(&mut self, spd: &Spd) -> Result<(), nftables::Error>;
 
@@ -93,7 +93,7 @@ pub(crate) trait PacketFilter: Debug {
 }
 
 /// A packet filter, whichever it is.
-pub(crate) type AnyFilter = Box<dyn PacketFilter>;
+pub(crate) type AnyFilter = Box<dyn FirewallTable>;
 
 impl Routes for HostRoutes {
     fn follow(&mut self, spd: &Spd) -> Result<(), rtnetlink::Error> {
@@ -161,7 +161,7 @@ impl Routes for HostRoutes {
     }
 }
 
-impl PacketFilter for Firewall {
+impl FirewallTable for Firewall {
     fn follow(&mut self, spd: &Spd) -> Result<(), nftables::Error> {
         Self::follow(self, spd)
     }

@@ -22,7 +22,7 @@ use uxfrm_io::{
 
 use crate::{
     firewall::Firewall,
-    reconcile::{PacketFilter, Routes},
+    reconcile::{FirewallTable, Routes},
     routes::DivertMode,
 };
 
@@ -97,7 +97,7 @@ impl Kernel {
         &self,
         spd: &Spd,
         own: &[IpAddr],
-    ) -> (Box<dyn PacketFilter>, Box<dyn Routes>) {
+    ) -> (Box<dyn FirewallTable>, Box<dyn Routes>) {
         let guard = Firewall::simulated(self.clone(), TUN, MARK, spd).expect("a table");
         let mut routes = FakeRoutes {
             kernel: self.clone(),
@@ -294,7 +294,7 @@ fn refused() -> nftables::Error {
     nftables::Error::Refused { request: "rules".to_owned(), kernel }
 }
 
-impl PacketFilter for Firewall<Kernel> {
+impl FirewallTable for Firewall<Kernel> {
     fn follow(&mut self, spd: &Spd) -> Result<(), nftables::Error> {
         Self::follow(self, spd)
     }

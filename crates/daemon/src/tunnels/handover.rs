@@ -31,9 +31,7 @@ use uxfrm_tunnel::{
     counters::{Count, TunnelDrops},
 };
 
-use super::{
-    TunnelInterface, TunnelService, TunnelSpec, Worker, error, per_address_sockets, sockets,
-};
+use super::{TunnelDevice, TunnelService, TunnelSpec, Worker, error, per_address_sockets, sockets};
 use crate::{
     descriptor_store::{Copies, DescriptorStore},
     pausable_thread::PausableThread,
@@ -177,7 +175,7 @@ impl TunnelService {
 
     /// How far all are. What comes by a socket of a single address counts as its port's.
     pub(crate) fn finals(&self) -> TunnelFinals {
-        let link = |opened: &TunnelInterface| {
+        let link = |opened: &TunnelDevice| {
             let TunnelCounts { traffic, drops, .. } = &*opened.counts;
             let numbers = self.tunnels.named(&opened.name)?.numbers();
             let received = Counted::of(&traffic.received, drops);
@@ -277,11 +275,7 @@ impl TunnelService {
             .with_context(|| format!("the TUN of {name}"))?;
         let tunnel = Arc::clone(&self.tunnels.add(Tunnel::new(&name, config)?)?);
         let counts: Arc<TunnelCounts> = Arc::default();
-        self.interfaces.push(TunnelInterface {
-            name,
-            index: link.index,
-            counts: Arc::clone(&counts),
-        });
+        self.interfaces.push(TunnelDevice { name, index: link.index, counts: Arc::clone(&counts) });
         let mtus = (link.path_mtu, link.device_mtu);
         let egress = egress(mtus, link.seed, crate::local_ports::range());
         let route = TunnelRoute { tunnel, local: link.local, egress };
@@ -454,10 +448,10 @@ mod tests {
         let (mut ports, mut links) = (Vec::new(), Vec::new());
         for located in uxfrm_link::lines(text) {
             match located.command.unwrap() {
-                FouCommand::Fou(FouAction::Add(port)) => ports.push(port.request),
-                FouCommand::Link(LinkAction::Add(link)) => links.push(link),
-                FouCommand::Fou(FouAction::Delete(_) | FouAction::Show)
-                | FouCommand::Link(
+                TunnelCommand::Fou(FouAction::Add(port)) => ports.push(port.request),
+                TunnelCommand::Link(LinkAction::Add(link)) => links.push(link),
+                TunnelCommand::Fou(FouAction::Delete(_) | FouAction::Show)
+                | TunnelCommand::Link(
                     LinkAction::Change(_) | LinkAction::Delete { .. } | LinkAction::Show(_),
                 ) => {
                     unreachable!("only adds");

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use uxfrm_io::rtnetlink::RouteLookup;
 use uxfrm_io::{
     Port, Raw, RawOptions, Rtnetlink, SegmentingPort, Tun, TunOptions, Udp, UdpOptions,
-    absent::{MissingIpPort, is_missing},
+    ipv6_support::{MissingIpPort, is_missing},
     random,
 };
 use uxfrm_link::{Admin, TunnelLink};

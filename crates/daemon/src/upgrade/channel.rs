@@ -15,7 +15,7 @@ use std::{
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sd_notify::NotifyState;
-use uxfrm_io::link::{FdMessage, Link};
+use uxfrm_io::fd_channel::{FdMessage, Link};
 
 /// What a gateway tells its supervisor.
 #[derive(Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 use anyhow::{Context as _, bail, ensure};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use uxfrm_control::greeting::Dialect;
-use uxfrm_io::link::{FdMessage, Link};
+use uxfrm_io::fd_channel::{FdMessage, Link};
 
 use super::{queued_packets::QueuedPackets, sa_progress::SaProgress};
 use crate::{control::SavedSession, devices, protocol::Identity, tunnels};

@@ -14,7 +14,7 @@ use uxfrm_engine::{
     Action, Database, DefaultActions, DropCounts, DropReason, Event, Moment, PolicyCursor,
     PolicyEntry, Sa,
 };
-use uxfrm_io::link::Link;
+use uxfrm_io::fd_channel::Link;
 use uxfrm_netlink::{NetlinkDatagram, Server};
 use uxfrm_runtime::{PausedWorker, WorkerThread};
 use zeroize::Zeroizing;

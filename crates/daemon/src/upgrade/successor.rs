@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail, ensure};
 use uxfrm_engine::{
     Action, Database, DefaultActions, DropReason, Drops, Moment, Sa, WaitingPacket,
 };
-use uxfrm_io::link::Link;
+use uxfrm_io::fd_channel::Link;
 use uxfrm_netlink::{NetlinkMessages, RestoredItem};
 
 use super::{

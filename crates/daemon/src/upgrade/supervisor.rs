@@ -28,7 +28,7 @@ use nix::{
     unistd::Pid,
 };
 use sd_notify::NotifyState;
-use uxfrm_io::{dump, link::Link};
+use uxfrm_io::{fd_channel::Link, secret_memory};
 
 use super::{
     channel::{Order, Report, TURN},
@@ -96,7 +96,7 @@ struct Supervision {
 /// # Errors
 /// When it can't be started.
 pub fn supervise(launch: Launch) -> anyhow::Result<ExitCode> {
-    dump::forbid().context("can't forbid core dumps")?;
+    secret_memory::forbid().context("can't forbid core dumps")?;
     let set: SigSet =
         [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGCHLD].into_iter().collect();
     set.thread_set_mask().context("can't set the signal mask")?;

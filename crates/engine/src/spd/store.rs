@@ -15,8 +15,8 @@ use crate::{
     PolicyKind, PolicyName, Selector,
 };
 use id_index::IdIndex;
-use order::InsertionOrder;
 pub use order::PolicyCursor;
+use order::PolicyOrder;
 
 /// All policies.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ pub(crate) struct PolicyStore {
     by_name: IdIndex,
     /// By index; see [`number`].
     by_index: IdIndex,
-    order: InsertionOrder,
+    order: PolicyOrder,
     hasher: RandomState,
     shared: SharedFieldsTable,
     age: u64,

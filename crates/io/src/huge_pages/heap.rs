@@ -15,7 +15,7 @@ pub(super) fn with(block: *mut u8) -> *mut u8 {
 mod glibc {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-    use super::super::HUGE_PAGE;
+    use crate::huge_pages::HUGE_PAGE;
 
     /// Start of the heap's part without `madvise`; 0 until the first block.
     static BEYOND: AtomicUsize = AtomicUsize::new(0);

@@ -16,8 +16,8 @@ use nix::unistd::{Uid, geteuid};
 use uxfrm_packet::Version;
 
 use super::{IkeDatagram, message, name, names};
-use crate::absent::is_missing;
 use crate::cmsg::ControlMessages;
+use crate::ipv6_support::is_missing;
 use crate::socket::{self as sockets, SocketName};
 use crate::udp::write_path;
 

@@ -8,7 +8,8 @@ use std::net::IpAddr;
 use netlink_packet_core::NLM_F_CREATE;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::neighbour::{
-    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage,
+    NeighbourState as KernelState,
 };
 use uxfrm_packet::ethernet::MacAddr;
 
@@ -103,18 +104,18 @@ pub(super) fn read(answer: &RouteNetlinkMessage) -> Option<Neighbour> {
     Some(Neighbour { link: message.header.ifindex, address: address?, state: standing })
 }
 
-fn standing(state: NeighbourState, mac: Option<MacAddr>) -> NeighbourState {
+fn standing(state: KernelState, mac: Option<MacAddr>) -> NeighbourState {
     match (state, mac) {
-        (NeighbourState::Stale, Some(mac)) => NeighbourState::Stale(mac),
+        (KernelState::Stale, Some(mac)) => NeighbourState::Stale(mac),
         (
-            NeighbourState::Reachable
-            | NeighbourState::Delay
-            | NeighbourState::Probe
-            | NeighbourState::Permanent
-            | NeighbourState::Noarp,
+            KernelState::Reachable
+            | KernelState::Delay
+            | KernelState::Probe
+            | KernelState::Permanent
+            | KernelState::Noarp,
             Some(mac),
         ) => NeighbourState::Known(mac),
-        (NeighbourState::Incomplete | NeighbourState::None, _) => NeighbourState::Resolving,
+        (KernelState::Incomplete | KernelState::None, _) => NeighbourState::Resolving,
         _without_address => NeighbourState::Failed,
     }
 }
@@ -127,14 +128,14 @@ mod tests {
     fn nud_state_maps_to_neighbour_state() {
         let mac = MacAddr([2, 0, 0, 0, 0, 1]);
         for (state, with, expected) in [
-            (NeighbourState::Reachable, Some(mac), NeighbourState::Known(mac)),
-            (NeighbourState::Permanent, Some(mac), NeighbourState::Known(mac)),
-            (NeighbourState::Probe, Some(mac), NeighbourState::Known(mac)),
-            (NeighbourState::Stale, Some(mac), NeighbourState::Stale(mac)),
-            (NeighbourState::Incomplete, None, NeighbourState::Resolving),
-            (NeighbourState::None, None, NeighbourState::Resolving),
-            (NeighbourState::Failed, Some(mac), NeighbourState::Failed),
-            (NeighbourState::Reachable, None, NeighbourState::Failed),
+            (KernelState::Reachable, Some(mac), NeighbourState::Known(mac)),
+            (KernelState::Permanent, Some(mac), NeighbourState::Known(mac)),
+            (KernelState::Probe, Some(mac), NeighbourState::Known(mac)),
+            (KernelState::Stale, Some(mac), NeighbourState::Stale(mac)),
+            (KernelState::Incomplete, None, NeighbourState::Resolving),
+            (KernelState::None, None, NeighbourState::Resolving),
+            (KernelState::Failed, Some(mac), NeighbourState::Failed),
+            (KernelState::Reachable, None, NeighbourState::Failed),
         ] {
             assert_eq!(standing(state, with), expected, "{state:?}");
         }
@@ -144,7 +145,7 @@ mod tests {
     #[test]
     fn deleted_neighbour_is_forgotten() {
         let mut message = describe(1, IpAddr::from([10, 0, 0, 1]));
-        message.header.state = NeighbourState::Failed;
+        message.header.state = KernelState::Failed;
         let standing = |notice| read(&notice).map(|neighbour| neighbour.state);
         let failed = RouteNetlinkMessage::NewNeighbour(message.clone());
         assert_eq!(standing(failed), Some(NeighbourState::Failed));

@@ -56,8 +56,8 @@ impl FillRing {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ring::tests::{SIZE, ends};
     use super::*;
+    use crate::xdp::ring::tests::{SIZE, ends};
 
     #[test]
     fn fill_ring_queues_frame_until_place_is_free() {

@@ -472,7 +472,7 @@ fn sets_are_replaced_with_the_rules() {
         nftables.replace_rules(&first).unwrap();
         let other = Set { id: SetId(8), keys: set.keys };
         let among = hit.set_lookup.map(|among| SetLookup { set: other.id, ..among });
-        let second = Table { sets: vec![other], ..table(vec![Rule { set_lookup, ..hit }]) };
+        let second = Table { sets: vec![other], ..table(vec![Rule { set_lookup: among, ..hit }]) };
         nftables.replace_rules(&second).unwrap();
         nftables.replace_rules(&table(Vec::new())).unwrap();
         assert_eq!(nftables.rules(NAME, "in").unwrap(), []);

@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use uxfrm_io::{Port, Raw, RawOptions, path_errors::PathMtuErrors};
+use uxfrm_io::{Port, Raw, RawOptions, icmp_errors::PathMtuErrors};
 use uxfrm_packet::{Batch, PacketBuf, Pool, Protocol, Version, checksum::Sum};
 use uxfrm_testkit::packets;
 

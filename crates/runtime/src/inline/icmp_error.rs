@@ -3,8 +3,9 @@
 use std::net::IpAddr;
 
 use uxfrm_packet::{
-    IpPacket, PacketBuf, Pool, answer,
+    IpPacket, PacketBuf, Pool,
     icmp::{self, IcmpHeader},
+    icmp_error,
     icmpv6::{self, Icmpv6Header},
 };
 
@@ -31,15 +32,15 @@ impl IcmpError {
         own: IpAddr,
         pool: &mut Pool,
     ) -> Option<PacketBuf> {
-        if !answer::may_answer(ip, packet) {
+        if !icmp_error::may_answer(ip, packet) {
             return None;
         }
         match (own, ip.source) {
             (IpAddr::V4(from), IpAddr::V4(to)) => {
-                answer::over_ipv4(self.over_ipv4(), packet, (from, to), pool)
+                icmp_error::over_ipv4(self.over_ipv4(), packet, (from, to), pool)
             }
             (IpAddr::V6(from), IpAddr::V6(to)) => {
-                answer::over_ipv6(self.over_ipv6(), packet, (from, to), pool)
+                icmp_error::over_ipv6(self.over_ipv6(), packet, (from, to), pool)
             }
             (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => None,
         }

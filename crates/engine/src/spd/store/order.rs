@@ -14,14 +14,14 @@ pub struct PolicyCursor(Option<u64>);
 
 /// Slots by sequence number. The caller supplies the match-order number of a slot.
 #[derive(Debug, Default)]
-pub(super) struct InsertionOrder {
+pub(super) struct PolicyOrder {
     slots: InsertionOrder<u32>,
     /// Sequence numbers of policies that replaced another. For all others it equals the match-order
     /// number.
     overrides: HashMap<u32, u64, RandomState>,
 }
 
-impl InsertionOrder {
+impl PolicyOrder {
     /// Inserts a slot with its sequence number. `age_of` must know it and all others.
     pub(super) fn insert(&mut self, came: u64, slot: u32, age_of: impl Fn(u32) -> u64) {
         let Self { slots, overrides } = self;

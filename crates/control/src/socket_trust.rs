@@ -5,7 +5,8 @@
 //! Each directory of the path must be theirs or root's, and not writable for others: in `/tmp` any
 //! user can replace a gateway that has ended.
 
-use crate::{greeting::is_gateway_user, stand_in::DIRECTORY};
+use crate::fallback_socket::DIRECTORY;
+use crate::greeting::is_gateway_user;
 
 /// Mode bits that let others than the owner write.
 const SHARED: u32 = 0o022;
