@@ -123,7 +123,7 @@ impl Inbound {
             }
             let slot = &mut buffers[item.buffer as usize];
             let Some(packet) = slot.take_if(|buffer| !is_burst(buffer)) else { break };
-            ctx.out.host.push(item.into_packet(packet));
+            ctx.out.host.push(item.released_packet(packet));
             packets += 1;
             bytes += u64::from(item.len);
         }
@@ -216,7 +216,7 @@ impl Inbound {
             self.believe_device(place);
         }
         let item = &self.items[place];
-        self.buffers[item.buffer as usize].take().map(|packet| item.into_packet(packet))
+        self.buffers[item.buffer as usize].take().map(|packet| item.released_packet(packet))
     }
 }
 
@@ -228,7 +228,7 @@ impl RxItem {
 
     /// The buffer, reduced to the packet.
     #[inline(always)]
-    pub(super) fn into_packet(&self, mut packet: PacketBuf) -> PacketBuf {
+    pub(super) fn released_packet(&self, mut packet: PacketBuf) -> PacketBuf {
         packet.frame(self.start as usize, self.len as usize);
         packet.segments = Segments::One;
         packet.udp = None;

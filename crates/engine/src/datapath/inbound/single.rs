@@ -159,7 +159,7 @@ impl Inbound {
             self.policies.count_first(known.verdict, 1, inner_packet.len.into());
             self.traffic.sent += 1;
             self.traffic.sent_bytes += u64::from(inner_packet.len);
-            return ctx.out.host.push(item.into_packet(packet));
+            return ctx.out.host.push(item.released_packet(packet));
         }
         item.path.push(entry);
         item.fate = Fate::Plain(self.lookups.push(*flow, spi, *direction));
