@@ -8,7 +8,7 @@ use std::str::FromStr;
 use anyhow::Context;
 
 use crate::report::Case;
-use offered::{Extent, OfferedCases};
+use offered::{OfferedCases, OfferedExtent};
 
 /// Keys and values that a row's case must have; a key named twice may have either value.
 ///
@@ -16,26 +16,26 @@ use offered::{Extent, OfferedCases};
 /// values there are.
 #[derive(Debug, Clone, Default)]
 pub struct CaseFilter {
-    wanted: Wanted,
+    wanted: FilterPairs,
     offered: OfferedCases,
 }
 
 /// The key-value pairs of the command line.
 #[derive(Debug, Clone, Default)]
-struct Wanted(Vec<(String, String)>);
+struct FilterPairs(Vec<(String, String)>);
 
 impl CaseFilter {
     /// Whether a row with this case is wanted.
     #[must_use]
     pub fn admits(&self, case: &Case) -> bool {
-        self.record(case, Extent::Full);
+        self.record(case, OfferedExtent::Full);
         self.wanted.admits(&|key| case.value(key))
     }
 
     /// Whether a row may be wanted whose case begins with these keys.
     #[must_use]
     pub fn may_admit(&self, case: &Case) -> bool {
-        self.record(case, Extent::Prefix);
+        self.record(case, OfferedExtent::Prefix);
         self.wanted.only(|key| case.value(key).is_some()).admits(&|key| case.value(key))
     }
 
@@ -44,7 +44,7 @@ impl CaseFilter {
         self.admits(case) || self.names("path") && self.may_admit(case)
     }
 
-    fn record(&self, case: &Case, extent: Extent) {
+    fn record(&self, case: &Case, extent: OfferedExtent) {
         if !self.is_empty() {
             self.offered.record(case, extent);
         }
@@ -79,7 +79,7 @@ impl CaseFilter {
     }
 }
 
-impl Wanted {
+impl FilterPairs {
     /// Whether a case admits all keys; `value` returns the case's value of a key.
     fn admits(&self, value: &impl Fn(&str) -> Option<String>) -> bool {
         self.0.iter().all(|(key, _)| {
@@ -104,7 +104,7 @@ impl FromStr for CaseFilter {
             Ok((key.trim().to_owned(), value.trim().to_owned()))
         });
         let wanted = wanted.collect::<anyhow::Result<_>>()?;
-        Ok(Self { wanted: Wanted(wanted), offered: OfferedCases::default() })
+        Ok(Self { wanted: FilterPairs(wanted), offered: OfferedCases::default() })
     }
 }
 
@@ -114,7 +114,7 @@ impl fmt::Display for CaseFilter {
     }
 }
 
-impl fmt::Display for Wanted {
+impl fmt::Display for FilterPairs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts: Vec<String> =
             self.0.iter().map(|(key, value)| format!("{key}={value}")).collect();

@@ -11,7 +11,7 @@ use std::num::NonZeroU16;
 use uxfrm_offload::{RssKey, Steering, SteeringLimits, Tuple};
 use uxfrm_packet::{FlowPorts, IpPacket};
 use uxfrm_testkit::packets;
-use uxfrm_tunnel::config::{UdpEncap, UdpFraming};
+use uxfrm_tunnel::config::{TunnelUdpEncap, UdpFraming};
 use uxfrm_tunnel::{ALL_PORTS, Egress, HashSeed, Tunnel, TunnelConfig, TunnelKind};
 
 const QUEUES: u16 = 4;
@@ -19,7 +19,7 @@ const FLOWS: u16 = 4;
 const SEEDS: u64 = 64;
 
 /// The number of queues that the encapsulated flows use.
-fn queues(udp: Option<UdpEncap>, seed: u64) -> usize {
+fn queues(udp: Option<TunnelUdpEncap>, seed: u64) -> usize {
     let config = TunnelConfig::new(TunnelKind::Ipip, [192, 0, 2, 1].into(), [192, 0, 2, 2].into());
     let tunnel = Tunnel::new("t", TunnelConfig { udp, ..config }).unwrap();
     let egress =
@@ -53,7 +53,7 @@ fn tuple(bytes: &[u8]) -> Tuple {
 
 #[test]
 fn fou_spreads_flows_over_queues_and_plain_ipip_does_not() {
-    let fou = UdpEncap::new(UdpFraming::Fou, NonZeroU16::new(5555).unwrap());
+    let fou = TunnelUdpEncap::new(UdpFraming::Fou, NonZeroU16::new(5555).unwrap());
     assert!((0..SEEDS).all(|seed| queues(None, seed) == 1));
     let spread: Vec<usize> = (0..SEEDS).map(|seed| queues(Some(fou), seed)).collect();
     // Four random choices of four queues use 2.73 on average.

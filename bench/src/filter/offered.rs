@@ -3,33 +3,33 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::Wanted;
+use super::FilterPairs;
 use crate::report::Case;
 
 /// Recorded cases, shared by all clones of a filter.
 #[derive(Debug, Clone, Default)]
-pub(super) struct OfferedCases(Arc<Mutex<BTreeSet<(Extent, Values)>>>);
+pub(super) struct OfferedCases(Arc<Mutex<BTreeSet<(OfferedExtent, Values)>>>);
 
 /// A case's values by key.
 type Values = BTreeMap<String, String>;
 
 /// How much of a case was known when it was offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Extent {
+pub(super) enum OfferedExtent {
     /// More keys may follow.
     Prefix,
     Full,
 }
 
 impl OfferedCases {
-    pub(super) fn record(&self, case: &Case, extent: Extent) {
+    pub(super) fn record(&self, case: &Case, extent: OfferedExtent) {
         let value = |key: &str| Some((key.to_owned(), case.value(key)?));
         self.cases().insert((extent, case.keys().filter_map(value).collect()));
     }
 
     /// Which wanted values no case has, and which values there are. Values are checked one by one
     /// first: the cases of an unknown value may not have been offered in full.
-    pub(super) fn explain_empty(&self, wanted: &Wanted) -> String {
+    pub(super) fn explain_empty(&self, wanted: &FilterPairs) -> String {
         let cases = self.cases();
         let keys: BTreeSet<&str> = wanted.0.iter().map(|(key, _)| key.as_str()).collect();
         let unknown: Vec<String> =
@@ -47,14 +47,14 @@ impl OfferedCases {
     }
 
     /// One explanation for each wanted value that selects nothing while others do.
-    pub(super) fn explain_unselected(&self, wanted: &Wanted) -> Vec<String> {
+    pub(super) fn explain_unselected(&self, wanted: &FilterPairs) -> Vec<String> {
         let cases = self.cases();
-        let is_admitted = |(extent, case): &&(Extent, Values)| {
-            let known = |key: &str| *extent == Extent::Full || case.contains_key(key);
+        let is_admitted = |(extent, case): &&(OfferedExtent, Values)| {
+            let known = |key: &str| *extent == OfferedExtent::Full || case.contains_key(key);
             wanted.only(known).admits(&|key| case.get(key).cloned())
         };
         let admitted: Vec<_> = cases.iter().filter(is_admitted).collect();
-        if admitted.iter().all(|(extent, _)| *extent == Extent::Prefix) {
+        if admitted.iter().all(|(extent, _)| *extent == OfferedExtent::Prefix) {
             return Vec::new();
         }
         let is_selected = |(key, value): &&(String, String)| {
@@ -62,7 +62,7 @@ impl OfferedCases {
         };
         let unselected = wanted.0.iter().filter(|pair| !is_selected(pair));
         let explained = unselected.map(|pair| {
-            let single = Wanted(vec![pair.clone()]);
+            let single = FilterPairs(vec![pair.clone()]);
             let combined = || explain_combination(&cases, wanted, &pair.0);
             explain_value(&cases, &single, &pair.0)
                 .or_else(|| Some(format!("{single} selects no case: {}", combined()?)))
@@ -71,13 +71,17 @@ impl OfferedCases {
         explained.collect()
     }
 
-    fn cases(&self) -> MutexGuard<'_, BTreeSet<(Extent, Values)>> {
+    fn cases(&self) -> MutexGuard<'_, BTreeSet<(OfferedExtent, Values)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Says that no case has any of a key's wanted values; `None` if one does.
-fn explain_value(cases: &BTreeSet<(Extent, Values)>, wanted: &Wanted, key: &str) -> Option<String> {
+fn explain_value(
+    cases: &BTreeSet<(OfferedExtent, Values)>,
+    wanted: &FilterPairs,
+    key: &str,
+) -> Option<String> {
     let known: BTreeSet<&String> = cases.iter().filter_map(|(_, case)| case.get(key)).collect();
     let wanted = wanted.only(|other| other == key);
     let is_there = wanted.0.iter().any(|(_, value)| known.contains(value));
@@ -87,12 +91,13 @@ fn explain_value(cases: &BTreeSet<(Extent, Values)>, wanted: &Wanted, key: &str)
 
 /// Says which values a key has where all other keys are as wanted; `None` if that is nowhere.
 fn explain_combination(
-    cases: &BTreeSet<(Extent, Values)>,
-    wanted: &Wanted,
+    cases: &BTreeSet<(OfferedExtent, Values)>,
+    wanted: &FilterPairs,
     key: &str,
 ) -> Option<String> {
     let others = wanted.only(|other| other != key);
-    let full = cases.iter().filter(|(extent, _)| *extent == Extent::Full).map(|(_, case)| case);
+    let full =
+        cases.iter().filter(|(extent, _)| *extent == OfferedExtent::Full).map(|(_, case)| case);
     let mut matching = full.filter(|case| others.admits(&|key| case.get(key).cloned())).peekable();
     matching.peek()?;
     let known: BTreeSet<&String> = matching.filter_map(|case| case.get(key)).collect();

@@ -10,7 +10,7 @@ use uxfrm_io::Namespace;
 use uxfrm_io::capture::Capture;
 use uxfrm_io::ethtool::{self, FeatureState, feature};
 use uxfrm_io::netns;
-use uxfrm_io::rtnetlink::{Prefix, Route, Rtnetlink, Via};
+use uxfrm_io::rtnetlink::{Route, RoutePrefix, Rtnetlink, Via};
 
 use super::site::{A, B, GatewaySite, LAN, PREFIX_LEN, WIRE, WIRE_MTU};
 
@@ -204,7 +204,7 @@ fn configure_wire(here: &GatewaySite) -> anyhow::Result<()> {
 fn configure_loopback(here: &GatewaySite) -> anyhow::Result<()> {
     let mut kernel = Rtnetlink::open()?;
     let loopback = kernel.link("lo")?;
-    Ok(kernel.add_address(loopback.index, Prefix::host(here.lan.into()))?)
+    Ok(kernel.add_address(loopback.index, RoutePrefix::host(here.lan.into()))?)
 }
 
 /// Connects the gateway's namespace to the host behind it, and adds the route to the network behind
@@ -227,7 +227,7 @@ fn configure_host(here: &GatewaySite) -> anyhow::Result<()> {
     kernel.set_up(loopback.index)?;
     kernel.set_up(lan.index)?;
     let everywhere =
-        Prefix::new(Ipv4Addr::UNSPECIFIED.into(), 0).context("0 bits of an address")?;
+        RoutePrefix::new(Ipv4Addr::UNSPECIFIED.into(), 0).context("0 bits of an address")?;
     let via = Via::Gateway(here.lan_gateway().into(), None);
     Ok(kernel.add_route(&Route::new(everywhere, via))?)
 }
@@ -238,9 +238,9 @@ fn clear_route(here: &GatewaySite, there: &GatewaySite) -> Route {
     route
 }
 
-fn prefix(address: Ipv4Addr) -> Prefix {
+fn prefix(address: Ipv4Addr) -> RoutePrefix {
     // PREFIX_LEN fits an IPv4 address.
-    Prefix::new(IpAddr::from(address), PREFIX_LEN).expect("24 of 32 bits")
+    RoutePrefix::new(IpAddr::from(address), PREFIX_LEN).expect("24 of 32 bits")
 }
 
 #[cfg(test)]

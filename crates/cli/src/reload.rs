@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
 use uxfrm_daemon::control::{self, ClientDialect};
-use uxfrm_daemon::reload::{Answer, Request};
+use uxfrm_daemon::reload::{ReloadAnswer, ReloadRequest};
 
 use crate::arguments::{ReleaseOptions, ReloadOptions};
 
@@ -16,16 +16,16 @@ use crate::arguments::{ReleaseOptions, ReloadOptions};
 const LARGEST: usize = 256 * 1024;
 
 pub(crate) fn execute(options: &ReloadOptions) -> anyhow::Result<()> {
-    let request = if options.dry_run { Request::Show } else { Request::Apply };
+    let request = if options.dry_run { ReloadRequest::Show } else { ReloadRequest::Apply };
     ask(request, options.control.as_deref())
 }
 
 /// `uxfrm release`: releases destinations that are held since the last run.
 pub(crate) fn release(options: &ReleaseOptions) -> anyhow::Result<()> {
-    ask(Request::Release, options.control.as_deref())
+    ask(ReloadRequest::Release, options.control.as_deref())
 }
 
-fn ask(request: Request, control: Option<&Path>) -> anyhow::Result<()> {
+fn ask(request: ReloadRequest, control: Option<&Path>) -> anyhow::Result<()> {
     let gateway = control::connect_dialect(control, ClientDialect::Reload)?;
     let bytes = serde_json::to_vec(&request)?;
     send(gateway.as_raw_fd(), &bytes, MsgFlags::MSG_NOSIGNAL).context("the gateway went away")?;
@@ -41,9 +41,11 @@ fn ask(request: Request, control: Option<&Path>) -> anyhow::Result<()> {
         let answer = serde_json::from_slice(&buffer[..length])
             .context("what the gateway answered is not understood")?;
         match answer {
-            Answer::Lines(lines) => lines.iter().try_for_each(|line| writeln!(output, "{line}"))?,
-            Answer::Done => return Ok(()),
-            Answer::Failed(why) => bail!(why),
+            ReloadAnswer::Lines(lines) => {
+                lines.iter().try_for_each(|line| writeln!(output, "{line}"))?
+            }
+            ReloadAnswer::Done => return Ok(()),
+            ReloadAnswer::Failed(why) => bail!(why),
         }
     }
 }

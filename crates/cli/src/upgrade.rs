@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
 use uxfrm_daemon::control::{self, ClientDialect};
-use uxfrm_daemon::upgrade::{Answer, Request};
+use uxfrm_daemon::upgrade::{UpgradeAnswer, UpgradeRequest};
 
 use crate::arguments::UpgradeOptions;
 
@@ -20,7 +20,7 @@ pub(crate) fn execute(options: &UpgradeOptions) -> anyhow::Result<()> {
     let gateway = control::connect_dialect(options.control.as_deref(), ClientDialect::Upgrade)?;
     // The gateway itself has a timeout for the new process.
     control::disable_timeout(&gateway)?;
-    let request = serde_json::to_vec(&Request { binary })?;
+    let request = serde_json::to_vec(&UpgradeRequest { binary })?;
     send(gateway.as_raw_fd(), &request, MsgFlags::MSG_NOSIGNAL).context("the gateway went away")?;
     let mut buffer = vec![0; LARGEST];
     let length = match recv(gateway.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
@@ -30,7 +30,7 @@ pub(crate) fn execute(options: &UpgradeOptions) -> anyhow::Result<()> {
     let answer = serde_json::from_slice(&buffer[..length])
         .context("what the gateway answered is not understood")?;
     match answer {
-        Answer::Done { release, process, gap_microseconds } => {
+        UpgradeAnswer::Done { release, process, gap_microseconds } => {
             let milliseconds = gap_microseconds / 1000;
             let tenths = gap_microseconds % 1000 / 100;
             writeln!(
@@ -39,7 +39,7 @@ pub(crate) fn execute(options: &UpgradeOptions) -> anyhow::Result<()> {
             )?;
             Ok(())
         }
-        Answer::Failed(why) => bail!(why),
+        UpgradeAnswer::Failed(why) => bail!(why),
     }
 }
 

@@ -17,7 +17,7 @@ use crate::portable::{self, Scratch};
 pub struct Crypter {
     scratch: Scratch,
     ipsec_mb: Option<Worker>,
-    waiting: Waiting,
+    waiting: BurstQueue,
 }
 
 /// ipsec-mb counts a job's bytes in 16 bits, padding included; longer packets run singly.
@@ -33,7 +33,7 @@ impl Crypter {
         if ipsec_mb.is_none() && crate::ipsec_mb::available() {
             return Err(Error::Library("ipsec-mb")); // keys may be expanded for it
         }
-        Ok(Self { scratch: Scratch::new()?, ipsec_mb, waiting: Waiting::default() })
+        Ok(Self { scratch: Scratch::new()?, ipsec_mb, waiting: BurstQueue::default() })
     }
 
     /// Encrypts and authenticates every job and sets its verdict; whether all succeeded.
@@ -162,7 +162,7 @@ fn open_alone(scratch: &mut Scratch, job: &mut OpenJob<'_>, text_len: usize) {
 
 /// Indices of jobs that wait for a burst. Grows to the largest batch.
 #[derive(Debug, Default)]
-struct Waiting(Vec<u32>);
+struct BurstQueue(Vec<u32>);
 
 struct Burst {
     chosen: [u32; BURST],
@@ -176,7 +176,7 @@ impl Burst {
     }
 }
 
-impl Waiting {
+impl BurstQueue {
     fn clear(&mut self) {
         self.0.clear();
     }

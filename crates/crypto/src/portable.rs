@@ -252,7 +252,7 @@ impl AuthKey {
         esp: &mut [u8],
         covered: usize,
     ) -> bool {
-        let received = Received::take(esp, covered);
+        let received = ReceivedIcv::take(esp, covered);
         let end = append_seq_high(seq_high, esp, covered);
         let tag = self.tag(scratch, &esp[..end]);
         received.restore(esp, covered);
@@ -262,12 +262,12 @@ impl AuthKey {
 
 /// A copy of the received ICV, whose place holds the ESN's high half meanwhile.
 #[derive(Clone, Copy)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedIcv {
     icv: [u8; MAX_ICV_LEN],
     len: usize,
 }
 
-impl Received {
+impl ReceivedIcv {
     pub(crate) const NONE: Self = Self { icv: [0; MAX_ICV_LEN], len: 0 };
 
     pub(crate) fn take(esp: &[u8], covered: usize) -> Self {

@@ -17,13 +17,13 @@ use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
 
 use uxfrm_engine::{Policy, SaConfig};
 use uxfrm_io::text_file;
-use uxfrm_xfrm::grammar::{self, Prefix};
+use uxfrm_xfrm::grammar::{self, LinePrefix};
 use zeroize::Zeroizing;
 
 pub use self::error::{BatchError, LoadError};
 pub use uxfrm_xfrm::grammar::{
-    Error, Hthresh, Located, PolicyFilter, PolicyKey, PolicyTarget, RedactedWord, SelectorFilter,
-    SpiRequest, StateFilter, StateKey, SyntaxError, words,
+    Error, Hthresh, Located, PolicyFilter, PolicyKeyArgs, PolicyTarget, RedactedWord,
+    SelectorFilter, SpiRequest, StateFilter, StateKey, SyntaxError, words,
 };
 
 /// One line: states and policies are what the databases take.
@@ -53,7 +53,7 @@ pub fn commands(
     source: &str,
     text: &str,
 ) -> impl Iterator<Item = Result<Located<Command>, BatchError>> {
-    grammar::lines(text, Prefix::Program).map(move |line| {
+    grammar::lines(text, LinePrefix::Program).map(move |line| {
         line.and_then(|line| Ok(Located { line: line.line, value: read(line.value)? }))
             .map_err(|fault| BatchError::new(source, fault))
     })

@@ -28,11 +28,11 @@ mod types;
 use error::RawDiagnostic;
 
 pub use cache::Cache;
-pub use device::{Device, LinkDown};
+pub use device::{DeviceSettings, LinkDownSetting};
 pub use error::Diagnostic;
 pub use inline::{By, Inline};
 pub(crate) use names::{DIVERTED, message_of_tun_name};
-pub use types::{Functions, Gather, Mtu, Table, TunName, Workers};
+pub use types::{Functions, Gather, Mtu, RoutingTable, TunName, Workers};
 
 /// The whole file. Every section and every key may be left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -47,7 +47,7 @@ pub struct Config {
     /// `[xfrm]`
     pub xfrm: Xfrm,
     /// `[tunnel]`
-    pub tunnel: Tunnel,
+    pub tunnel: TunnelSettings,
     /// `[control]`
     pub control: Control,
     /// `[runtime]`
@@ -57,7 +57,7 @@ pub struct Config {
     /// `[cache]`
     pub cache: Cache,
     /// `[[device]]`: offload devices; default none.
-    pub device: Vec<Device>,
+    pub device: Vec<DeviceSettings>,
 }
 
 /// `[host]`: how the host's own traffic is captured.
@@ -121,7 +121,7 @@ pub enum Guard {
 #[serde(deny_unknown_fields, default)]
 pub struct Wire {
     /// What states without `encap` use; default `esp`.
-    pub encapsulation: Encapsulation,
+    pub encapsulation: EncapsulationSetting,
     /// Local UDP ports of states with `encap espinudp`; default `[4500]`.
     pub udp_ports: Vec<NonZeroU16>,
     /// `SO_MARK` of uxfrm's own sockets: its routing rule lets packets with it pass by the TUN;
@@ -129,7 +129,7 @@ pub struct Wire {
     pub mark: NonZeroU32,
     /// Routing table for the routes into the TUN; default 30000. Not one of the system's (253 to
     /// 255).
-    pub table: Table,
+    pub table: RoutingTable,
     /// Microseconds that packets may wait in a socket, or three times as many in the TUN, before a
     /// sender of TCP is told to send less; default 0: nobody is told.
     pub queue_delay: u32,
@@ -145,7 +145,7 @@ pub struct Wire {
 /// What carries ESP.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Encapsulation {
+pub enum EncapsulationSetting {
     /// Raw sockets of IP protocol 50.
     #[default]
     Esp,
@@ -167,7 +167,7 @@ pub struct Xfrm {
 /// `[tunnel]`: tunnels and FOU receive ports.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Tunnel {
+pub struct TunnelSettings {
     /// Batch files of `ip fou add` and `ip link add … type ipip|sit|gre|ip6tnl|ip6gre` lines;
     /// default none. Relative paths are relative to the configuration file; [`Config::load`] has
     /// joined them.
@@ -212,13 +212,13 @@ pub struct Runtime {
 #[serde(deny_unknown_fields, default)]
 pub struct Crypto {
     /// Which library encrypts; default `auto`.
-    pub backend: Backend,
+    pub backend: BackendSetting,
 }
 
 /// A choice of crypto library.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Backend {
+pub enum BackendSetting {
     /// The fastest that works here, for each SA.
     #[default]
     Auto,
@@ -228,12 +228,12 @@ pub enum Backend {
     Portable,
 }
 
-impl From<Backend> for uxfrm_crypto::Backend {
-    fn from(choice: Backend) -> Self {
+impl From<BackendSetting> for uxfrm_crypto::Backend {
+    fn from(choice: BackendSetting) -> Self {
         match choice {
-            Backend::Auto => Self::Auto,
-            Backend::IpsecMb => Self::IpsecMb,
-            Backend::Portable => Self::Portable,
+            BackendSetting::Auto => Self::Auto,
+            BackendSetting::IpsecMb => Self::IpsecMb,
+            BackendSetting::Portable => Self::Portable,
         }
     }
 }
@@ -243,10 +243,10 @@ impl Default for Wire {
         const IPSEC_NAT_T: NonZeroU16 = NonZeroU16::new(4500).expect("it is not zero");
         const MARK: NonZeroU32 = NonZeroU32::new(0x7578_0001).expect("it is not zero");
         Self {
-            encapsulation: Encapsulation::default(),
+            encapsulation: EncapsulationSetting::default(),
             udp_ports: vec![IPSEC_NAT_T],
             mark: MARK,
-            table: Table::default(),
+            table: RoutingTable::default(),
             queue_delay: 0,
             af_xdp: None,
             gather: None,
@@ -563,9 +563,9 @@ mod tests {
     #[test]
     fn every_backend_has_its_name() {
         for (name, backend) in [
-            ("auto", Backend::Auto),
-            ("ipsec-mb", Backend::IpsecMb),
-            ("portable", Backend::Portable),
+            ("auto", BackendSetting::Auto),
+            ("ipsec-mb", BackendSetting::IpsecMb),
+            ("portable", BackendSetting::Portable),
         ] {
             let text = format!("[crypto]\nbackend = \"{name}\"");
             assert_eq!(Config::parse("x", &text).unwrap().crypto.backend, backend);

@@ -31,7 +31,7 @@ use uxfrm_runtime::{DeviceEgress, DeviceLoop, DevicePorts, Events};
 use crate::config::limits::MOST_FUNCTIONS;
 use crate::{
     clock::now,
-    config::{Device, LinkDown as Choice},
+    config::{DeviceSettings, LinkDownSetting as Choice},
     pausable_thread::PausableThread,
     ports::workers,
     protocol::{ClientId, Outbox},
@@ -110,7 +110,7 @@ impl Devices {
     /// A profile that is neither known nor a file, an interface that can't be made, a name that is
     /// there twice.
     pub(crate) fn plug(
-        devices: &[Device],
+        devices: &[DeviceSettings],
         making: DeviceCreation,
         mark: u32,
         database: &mut Database,
@@ -405,7 +405,7 @@ fn read_profile(choice: ProfileChoice) -> anyhow::Result<(Profile, ProfileChoice
 }
 
 /// What becomes of policies as the configuration says.
-fn set_up_link_down(devices: &[Device], database: &mut Database) {
+fn set_up_link_down(devices: &[DeviceSettings], database: &mut Database) {
     for device in devices {
         database.set_link_down(match device.link_down {
             Choice::Block => LinkDown::Block,

@@ -28,7 +28,7 @@ use nix::{
 };
 use uxfrm_engine::{Database, Drops, Event, SharedCacheStats};
 use uxfrm_io::{
-    icmp_errors::PathMtuErrors, nftables::TableWatch, poll::Poller, rtnetlink::Monitor,
+    icmp_errors::PathMtuErrors, nftables::TableWatch, poll::Poller, rtnetlink::RtnlMonitor,
     secret_memory, signal::Signals, uevents::Uevents,
 };
 use uxfrm_runtime::WorkerThread;
@@ -216,7 +216,7 @@ struct Gateway {
     events: Receiver<Event>,
     poller: Poller,
     /// Word of links and addresses.
-    network: Monitor,
+    network: RtnlMonitor,
     paths: PathMtuErrors,
     /// Word of tables of the packet filter that go, where others may take ours.
     filter: Option<TableWatch>,

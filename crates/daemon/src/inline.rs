@@ -22,7 +22,7 @@ use crate::{
     config::{Config, Inline},
     descriptor_store::DescriptorStore,
     ports::{
-        ethernet::{Device, Place},
+        ethernet::{Device, DeviceConfigKey},
         next_hops::{Links, NextHopResolver, ResolvedWorker},
         workers::{self, HostContext, PreparedWorkers, UdpPort},
     },
@@ -48,8 +48,9 @@ impl InlineDevices {
         descriptors: &mut DescriptorStore,
     ) -> anyhow::Result<Self> {
         let mut rtnetlink = Rtnetlink::open()?;
-        let mut protected = Device::find(&mut rtnetlink, inline.protected(), Place::PROTECTED)?;
-        let mut wire = Device::find(&mut rtnetlink, inline.wire(), Place::WIRE)?;
+        let mut protected =
+            Device::find(&mut rtnetlink, inline.protected(), DeviceConfigKey::PROTECTED)?;
+        let mut wire = Device::find(&mut rtnetlink, inline.wire(), DeviceConfigKey::WIRE)?;
         let workers = config.runtime.workers.count().get();
         protected.prepare(
             inline.protected_by(),

@@ -30,7 +30,7 @@ use uxfrm_engine::{
 };
 use uxfrm_io::{
     icmp_errors::{PacketTooBig, PathMtuErrors},
-    rtnetlink::{Monitor, MonitorResult},
+    rtnetlink::{MonitorResult, RtnlMonitor},
 };
 use uxfrm_netlink::NetlinkError;
 
@@ -112,7 +112,7 @@ pub(crate) enum DurableChanges {
 
 /// The kernel refused what a policy needs.
 #[derive(Debug, thiserror::Error)]
-enum Fault {
+enum KernelRefusal {
     #[error(transparent)]
     Route(#[from] uxfrm_io::rtnetlink::Error),
     #[error(transparent)]
@@ -123,7 +123,7 @@ enum Fault {
     AfXdpDevice(io::Error),
 }
 
-impl Fault {
+impl KernelRefusal {
     fn errno(&self) -> i32 {
         match self {
             Self::Route(error) => error.errno(),
@@ -327,7 +327,7 @@ impl Reconciler {
     }
 
     /// Follows links and addresses, if they have changed.
-    pub(crate) fn refresh_host(&mut self, network: &Monitor, database: &mut Database) {
+    pub(crate) fn refresh_host(&mut self, network: &RtnlMonitor, database: &mut Database) {
         let news = network.take_news(self.routes.tun());
         if news == MonitorResult::Nothing {
             return;
@@ -343,13 +343,13 @@ impl Reconciler {
     }
 
     /// Tells the host's addresses to who is to leave alone what is to them.
-    fn addresses_follow(&mut self) -> Result<(), Fault> {
+    fn addresses_follow(&mut self) -> Result<(), KernelRefusal> {
         let own = self.routes.own();
         if let Some(host_bypass) = &mut self.host_bypass {
-            host_bypass.follow(own).map_err(Fault::HostBypass)?;
+            host_bypass.follow(own).map_err(KernelRefusal::HostBypass)?;
         }
         if let Some(af_xdp) = &self.af_xdp {
-            af_xdp.follow(own).map_err(Fault::AfXdpDevice)?;
+            af_xdp.follow(own).map_err(KernelRefusal::AfXdpDevice)?;
         }
         Ok(())
     }
@@ -656,12 +656,16 @@ impl Reconciler {
         &mut self,
         changes: &ChangeSet,
         database: &mut Database,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), KernelRefusal> {
         self.routes_follow(changes, database)?;
         self.guard_follows(changes, database)
     }
 
-    fn routes_follow(&mut self, changes: &ChangeSet, database: &mut Database) -> Result<(), Fault> {
+    fn routes_follow(
+        &mut self,
+        changes: &ChangeSet,
+        database: &mut Database,
+    ) -> Result<(), KernelRefusal> {
         if !changes.policies.is_empty() {
             self.routes.change(&changes.policies)?;
             self.publish_host(database);
@@ -669,7 +673,11 @@ impl Reconciler {
         Ok(())
     }
 
-    fn guard_follows(&mut self, changes: &ChangeSet, database: &Database) -> Result<(), Fault> {
+    fn guard_follows(
+        &mut self,
+        changes: &ChangeSet,
+        database: &Database,
+    ) -> Result<(), KernelRefusal> {
         // No snapshot: the next change would have to copy what it touches, within a round too.
         let spd = &database.current().spd;
         if self.guard.as_ref().is_some_and(|guard| guard.may_skip_outgoing(&changes.policies)) {
@@ -714,7 +722,11 @@ impl Reconciler {
         let routed = routed.and(turned);
         self.are_routes_behind = routed.is_err();
         let told = self.addresses_follow();
-        let faults = [guarded.err().map(Fault::from), routed.err().map(Fault::from), told.err()];
+        let faults = [
+            guarded.err().map(KernelRefusal::from),
+            routed.err().map(KernelRefusal::from),
+            told.err(),
+        ];
         match faults.into_iter().flatten().next() {
             None => {
                 if self.retry.succeed() {
@@ -756,10 +768,17 @@ impl Reconciler {
     }
 
     /// Has routes and guard follow what was undone, as far as they had followed what was done.
-    fn repair_tables(&mut self, fault: &Fault, undone: &ChangeSet, database: &mut Database) {
+    fn repair_tables(
+        &mut self,
+        fault: &KernelRefusal,
+        undone: &ChangeSet,
+        database: &mut Database,
+    ) {
         match fault {
-            Fault::Route(_) => self.are_routes_behind = true,
-            Fault::Guard(_) | Fault::HostBypass(_) | Fault::AfXdpDevice(_) => {
+            KernelRefusal::Route(_) => self.are_routes_behind = true,
+            KernelRefusal::Guard(_)
+            | KernelRefusal::HostBypass(_)
+            | KernelRefusal::AfXdpDevice(_) => {
                 let routed = self.routes_follow(undone, database);
                 self.are_routes_behind |= routed.is_err();
             }

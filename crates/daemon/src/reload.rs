@@ -30,7 +30,7 @@ use diff::Difference;
 /// What a client asks, as JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Request {
+pub enum ReloadRequest {
     /// What would be done.
     Show,
     /// Do it.
@@ -42,7 +42,7 @@ pub enum Request {
 /// What it is answered, as JSON, one after the other up to [`Answer::Done`] or [`Answer::Failed`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Answer {
+pub enum ReloadAnswer {
     /// What was done or would be: `+` came, `~` changed, `-` went, `!` waits for the next start.
     Lines(Vec<String>),
     /// That was all.
@@ -107,10 +107,10 @@ impl Reload {
     }
 
     /// Reads the files again and does what they ask for; with [`Request::Show`] only says so.
-    pub(crate) fn answer(&mut self, request: Request, targets: Targets<'_>) -> Outcome {
+    pub(crate) fn answer(&mut self, request: ReloadRequest, targets: Targets<'_>) -> Outcome {
         let done = match request {
-            Request::Show | Request::Apply => self.attempt(request, targets),
-            Request::Release => release(targets),
+            ReloadRequest::Show | ReloadRequest::Apply => self.attempt(request, targets),
+            ReloadRequest::Release => release(targets),
         };
         match done {
             Ok(outcome) => outcome,
@@ -121,7 +121,7 @@ impl Reload {
         }
     }
 
-    fn attempt(&mut self, request: Request, targets: Targets<'_>) -> anyhow::Result<Outcome> {
+    fn attempt(&mut self, request: ReloadRequest, targets: Targets<'_>) -> anyhow::Result<Outcome> {
         let config = Config::load(&self.path)?;
         let said = databases::dry_run(&config)?;
         let plan = TunnelSpec::read(&config)?;
@@ -134,7 +134,7 @@ impl Reload {
         outcome.lines.extend(self.followed(&config));
         let waiting = settings::waiting(&self.config, &config);
         outcome.lines.extend(waiting.iter().map(|key| format!("! {key} is for the next start")));
-        if request == Request::Show {
+        if request == ReloadRequest::Show {
             return Ok(outcome);
         }
         outcome.changes = make(difference, database, reconciler)?;
@@ -166,16 +166,16 @@ impl Reload {
 
 impl Outcome {
     /// As a client is told.
-    pub(crate) fn answers(&self) -> impl Iterator<Item = Answer> {
+    pub(crate) fn answers(&self) -> impl Iterator<Item = ReloadAnswer> {
         let told = &self.lines[..self.lines.len().min(MOST_LINES)];
         let more = self.lines.len() - told.len();
-        let more = (more > 0).then(|| Answer::Lines(vec![format!("… and {more} more")]));
+        let more = (more > 0).then(|| ReloadAnswer::Lines(vec![format!("… and {more} more")]));
         let last = if self.faults.is_empty() {
-            Answer::Done
+            ReloadAnswer::Done
         } else {
-            Answer::Failed(self.faults.join("\n"))
+            ReloadAnswer::Failed(self.faults.join("\n"))
         };
-        let lines = told.chunks(LINES).map(|lines| Answer::Lines(lines.to_vec()));
+        let lines = told.chunks(LINES).map(|lines| ReloadAnswer::Lines(lines.to_vec()));
         lines.chain(more).chain([last])
     }
 

@@ -34,7 +34,7 @@ use std::{net::IpAddr, sync::Arc};
 
 use uxfrm_engine::{HostView, PolicyChange, PolicyEntry, Spd};
 use uxfrm_io::ipv6_support::is_missing;
-use uxfrm_io::rtnetlink::{self, Monitor, MonitorResult, RouteChange, Rtnetlink};
+use uxfrm_io::rtnetlink::{self, MonitorResult, RouteChange, Rtnetlink, RtnlMonitor};
 use uxfrm_packet::Version;
 
 use crate::config::DIVERTED;
@@ -196,8 +196,8 @@ impl HostRoutes {
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn watch(&self) -> Result<Monitor, rtnetlink::Error> {
-        Monitor::open(
+    pub(crate) fn watch(&self) -> Result<RtnlMonitor, rtnetlink::Error> {
+        RtnlMonitor::open(
             &self.rtnetlink,
             [self.leading.table, divert_rules::table(self.leading.table)],
         )

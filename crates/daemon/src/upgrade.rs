@@ -42,7 +42,7 @@ pub use supervisor::{Launch, supervise};
 /// What a client asks, as JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Request {
+pub struct UpgradeRequest {
     /// The program that is to take over; `None` for the file that the running one was started from.
     pub binary: Option<PathBuf>,
 }
@@ -50,7 +50,7 @@ pub struct Request {
 /// What it is answered, as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Answer {
+pub enum UpgradeAnswer {
     /// Another process has taken over: its release and number, and for how many microseconds nobody
     /// carried packets.
     Done {

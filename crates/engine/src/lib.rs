@@ -69,7 +69,7 @@ pub use flow_cache::{
     WorkerCacheSettings,
 };
 pub use flow_key::{FlowKey, SourcePorts};
-pub use fragments::split::{FragmentPlan, split};
+pub use fragments::split::{FragmentPlan, fragment};
 pub use ids::{Attachment, DeviceId, Handle, Segmentation};
 pub use ids::{Cpu, IfId, Mark, PolicyIndex, Priority, Reqid, Spi};
 pub use ids::{Direction, Mode, Offload, OffloadKind, SaProtocol};

@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 use uxfrm_engine::{
     Family, KeepaliveInterval, Mode, SourcePorts, UdpEncap, UdpEncapKind, WireHeaders,
 };
-use uxfrm_packet::{IpPacket, PacketBuf, Protocol, checksum, udp::Udp};
+use uxfrm_packet::{IpPacket, PacketBuf, Protocol, checksum, udp::UdpDatagram};
 use uxfrm_testkit::{FIRST_SPI, IpsecSetup, PairDirection, TestGatewayPair, packets, split_burst};
 
 /// Not Linux's default range.
@@ -60,7 +60,7 @@ fn port(packet: &PacketBuf) -> u16 {
     assert_eq!(packet.udp, None, "no socket has this port");
     let ip = IpPacket::parse(packet.bytes()).unwrap();
     assert_eq!(ip.protocol, Protocol::UDP);
-    let udp = Udp::parse(ip.upper(packet.bytes())).unwrap();
+    let udp = UdpDatagram::parse(ip.upper(packet.bytes())).unwrap();
     assert_eq!(udp.header.destination.get(), 4500);
     udp.header.source.get()
 }

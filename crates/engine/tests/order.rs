@@ -12,7 +12,8 @@ use std::collections::VecDeque;
 
 use uxfrm_engine::{Family, HostPort, Mode, Moment, Output, UdpEncapKind, UdpSuper, Worker};
 use uxfrm_packet::{
-    Batch, Checksum, IpPacket, PacketBuf, Pool, Protocol, Segments, UdpPath, tcp::Tcp, udp::Udp,
+    Batch, Checksum, IpPacket, PacketBuf, Pool, Protocol, Segments, UdpPath, tcp::Tcp,
+    udp::UdpDatagram,
 };
 use uxfrm_testkit::{
     FIRST_SPI, IpsecSetup, PairDirection, Rng, TestGateway, TestGatewayPair, packets, split_burst,
@@ -122,7 +123,7 @@ fn take(flows: &mut [Flow], packet: &PacketBuf) {
         }
         return;
     }
-    let udp = Udp::parse(upper).unwrap();
+    let udp = UdpDatagram::parse(upper).unwrap();
     let flow = &mut flows[usize::from(udp.header.source.get() - FIRST_PORT)];
     let size = match packet.segments {
         Segments::Udp { size } => usize::from(size),

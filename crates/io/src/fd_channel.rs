@@ -31,7 +31,7 @@ const MORE: u8 = 1;
 
 /// One end.
 #[derive(Debug)]
-pub struct Link {
+pub struct FdChannel {
     socket: OwnedFd,
 }
 
@@ -44,7 +44,7 @@ pub struct FdMessage {
     pub descriptors: Vec<OwnedFd>,
 }
 
-impl Link {
+impl FdChannel {
     /// Both ends of a new connection.
     ///
     /// # Errors
@@ -154,7 +154,7 @@ impl Link {
     }
 }
 
-impl AsFd for Link {
+impl AsFd for FdChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn long_messages_and_many_descriptors_arrive_whole() {
-        let (here, there) = Link::pair().unwrap();
+        let (here, there) = FdChannel::pair().unwrap();
         let bytes: Vec<u8> = (0..=250).cycle().take(PIECE * 3 + 7).collect();
         let (pipes, mut ends): (Vec<_>, Vec<_>) =
             (0..PASSED + 5).map(|_| io::pipe().unwrap()).unzip();
@@ -191,7 +191,7 @@ mod tests {
         assert!(there.receive().unwrap().is_none(), "the other end is gone");
     }
 
-    fn there_is(there: &Link, sender: std::thread::JoinHandle<Vec<u8>>) -> Vec<u8> {
+    fn there_is(there: &FdChannel, sender: std::thread::JoinHandle<Vec<u8>>) -> Vec<u8> {
         let empty = there.receive().unwrap().unwrap();
         assert!(empty.bytes.is_empty() && empty.descriptors.is_empty());
         sender.join().unwrap()
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn message_before_close_is_received() {
-        let (here, there) = Link::pair().unwrap();
+        let (here, there) = FdChannel::pair().unwrap();
         here.send(b"unread", &[]).unwrap();
         there.send(b"last", &[]).unwrap();
         drop(there);
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn untrusted_partial_message_is_not_awaited() {
-        let (here, there) = Link::pair().unwrap();
+        let (here, there) = FdChannel::pair().unwrap();
         there.send(b"short", &[]).unwrap();
         assert_eq!(*here.receive_short().unwrap().unwrap().bytes, b"short");
         sendmsg::<()>(
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn silent_peer_times_out() {
-        let (here, _there) = Link::pair().unwrap();
+        let (here, _there) = FdChannel::pair().unwrap();
         here.set_timeout(Duration::from_millis(1)).unwrap();
         assert_eq!(here.receive().unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }

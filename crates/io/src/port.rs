@@ -145,13 +145,13 @@ pub struct Transmitted {
     /// Their bytes in the buffers.
     pub bytes: u64,
     /// Wire packets dropped.
-    pub refused: Refused,
+    pub refused: RefusedPacket,
 }
 
 /// Wire packets that a port dropped, by reason.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Refused {
+pub struct RefusedPacket {
     /// No room in the kernel's queue (`EAGAIN`, `ENOBUFS`, `ENOMEM`), even after a short wait.
     pub busy: u64,
     /// Larger than the link's or path's MTU (`EMSGSIZE`).
@@ -175,7 +175,7 @@ pub struct PathMtu {
     pub mtu: u32,
 }
 
-impl Refused {
+impl RefusedPacket {
     /// All refused packets.
     #[must_use]
     pub fn packets(&self) -> u64 {

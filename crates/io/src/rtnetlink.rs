@@ -27,11 +27,11 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 pub use address::Address;
 pub use link::Link;
-pub use monitor::{Monitor, MonitorResult};
+pub use monitor::{MonitorResult, RtnlMonitor};
 pub use neighbour::{Neighbour, NeighbourState};
 pub use route::{Route, RouteChange, RouteLookup, Via};
 pub use route_monitor::{RouteMonitor, RoutingChange};
-pub use rule::{FirewallMark, Rule, RuleAction, RuleOrigin};
+pub use rule::{FirewallMark, RoutingRule, RuleAction, RuleOrigin};
 pub use scoped_routes::ScopedRoutes;
 
 /// Errors of a request; `request` names it.
@@ -112,12 +112,12 @@ impl Error {
 
 /// An address and its prefix length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Prefix {
+pub struct RoutePrefix {
     address: IpAddr,
     length: u8,
 }
 
-impl Prefix {
+impl RoutePrefix {
     /// `None` when `length` exceeds the family's 32 or 128 bits. Host bits are kept.
     #[must_use]
     pub fn new(address: IpAddr, length: u8) -> Option<Self> {
@@ -144,7 +144,7 @@ impl Prefix {
     }
 }
 
-impl fmt::Display for Prefix {
+impl fmt::Display for RoutePrefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.address, self.length)
     }
@@ -340,9 +340,9 @@ mod tests {
     #[test]
     fn a_prefix_keeps_to_its_family() {
         let v4: IpAddr = "192.0.2.1".parse().unwrap();
-        assert_eq!(Prefix::new(v4, 33), None);
-        assert_eq!(Prefix::new(v4, 24).unwrap().to_string(), "192.0.2.1/24");
-        assert_eq!(Prefix::host("::1".parse().unwrap()).length(), 128);
+        assert_eq!(RoutePrefix::new(v4, 33), None);
+        assert_eq!(RoutePrefix::new(v4, 24).unwrap().to_string(), "192.0.2.1/24");
+        assert_eq!(RoutePrefix::host("::1".parse().unwrap()).length(), 128);
     }
 
     #[test]

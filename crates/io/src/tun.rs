@@ -49,14 +49,14 @@ pub struct TunOptions {
     /// Up to 15 bytes; the kernel replaces `%d` by the first free number.
     pub name: String,
     /// How many queues of the device may be open (`IFF_MULTI_QUEUE`); see [`Tun::another_queue`].
-    pub queues: Queues,
+    pub queues: QueueCount,
     /// Offloads to request.
-    pub offload: Offload,
+    pub offload: TunOffload,
 }
 
 /// Number of queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Queues {
+pub enum QueueCount {
     /// One.
     Single,
     /// One per worker; the kernel distributes flows.
@@ -74,7 +74,7 @@ pub enum QueueOrder {
 
 /// Offloads of a TUN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Offload {
+pub enum TunOffload {
     /// Super-packets, with as many offloads as the kernel supports.
     Most,
     /// Single packets with complete checksums.
@@ -85,7 +85,7 @@ impl TunOptions {
     /// One queue with all offloads.
     #[must_use]
     pub fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), queues: Queues::Single, offload: Offload::Most }
+        Self { name: name.to_owned(), queues: QueueCount::Single, offload: TunOffload::Most }
     }
 }
 
@@ -125,8 +125,8 @@ impl Tun {
     pub fn open(options: &TunOptions) -> io::Result<Self> {
         let name = interface_name(&options.name)?;
         let attached = match options.offload {
-            Offload::Most => Self::attach(options, name, Header::Virtio).ok(),
-            Offload::Plain => None,
+            TunOffload::Most => Self::attach(options, name, Header::Virtio).ok(),
+            TunOffload::Plain => None,
         };
         let tun = attached.map_or_else(|| Self::attach(options, name, Header::None), Ok)?;
         // An existing device may have dropped some.
@@ -156,7 +156,7 @@ impl Tun {
     /// Another queue of the same device, for another worker.
     ///
     /// # Errors
-    /// The kernel's; `EINVAL` when the device was opened with [`Queues::Single`].
+    /// The kernel's; `EINVAL` when the device was opened with [`NicQueues::Single`].
     pub fn another_queue(&self) -> io::Result<Self> {
         let header = if self.header { Header::Virtio } else { Header::None };
         Self::attach(&self.options, interface_name(&self.options.name)?, header)
@@ -197,7 +197,7 @@ impl Tun {
         if header == Header::Virtio {
             flags |= libc::IFF_VNET_HDR;
         }
-        if options.queues == Queues::Several {
+        if options.queues == QueueCount::Several {
             flags |= libc::IFF_MULTI_QUEUE;
         }
         let flags = u16::try_from(flags).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;

@@ -6,11 +6,11 @@ use std::{net::Ipv4Addr, os::fd::AsFd};
 
 use uxfrm_io::netns::{become_root, set_sysctl};
 use uxfrm_io::nftables::{
-    Chain, Condition, Error, Hook, PacketFilter as _, Rule, Set, SetId, SetKeys, SetLookup, Table,
-    TableChange, XdpVerdict,
+    Chain, Condition, Error, Hook, PacketFilter as _, Rule, RuleVerdict, Set, SetId, SetKeys,
+    SetLookup, Table, TableChange,
 };
 use uxfrm_io::{Namespace, Raw, RawOptions, Rtnetlink, Tun, TunOptions, Udp, UdpOptions};
-use uxfrm_io::{Nftables, rtnetlink::Prefix};
+use uxfrm_io::{Nftables, rtnetlink::RoutePrefix};
 use uxfrm_packet::Version;
 
 fn main() {
@@ -52,14 +52,14 @@ fn long_tables() {
     let mut keys = SetKeys::new(64);
     // A buffer may have twice as many bytes.
     (0..3 * most / 64).for_each(|key| keys.push(&[key.to_be_bytes(); 8].concat()));
-    let any = Prefix::new(Ipv4Addr::UNSPECIFIED.into(), 32).unwrap();
+    let any = RoutePrefix::new(Ipv4Addr::UNSPECIFIED.into(), 32).unwrap();
     let questions = vec![Condition::source(any).question().unwrap().0; 16];
     let set = SetId(1);
     let rule = Rule {
         conditions: vec![Condition::version(Version::V4)],
         set_lookup: Some(SetLookup { questions, set }),
         counter: None,
-        verdict: XdpVerdict::Drop,
+        verdict: RuleVerdict::Drop,
     };
     let chain = |rules| vec![Chain { name: "in", hook: Some(Hook::Input), rules }];
     let empty = Table {

@@ -6,7 +6,7 @@ use uxfrm_netlink::{NamedCounters, fou::PortAttributes};
 use uxfrm_packet::Version;
 use uxfrm_tunnel::config::{
     CarriedVersions, FlowLabel, GreField, HeaderByte, InnerDf, PathMtuDiscovery, RemoteOffload,
-    SourcePort, UdpChecksum, UdpEncap, UdpFraming,
+    SourcePort, TunnelUdpEncap, UdpChecksum, UdpFraming,
 };
 use uxfrm_tunnel::{TunnelConfig, TunnelKind};
 
@@ -196,7 +196,7 @@ fn six_rd(config: &TunnelConfig, info: &mut Info) {
 }
 
 /// `ip/tunnel.c: tnl_print_encap`
-fn encap(udp: UdpEncap, info: &mut Info) {
+fn encap(udp: TunnelUdpEncap, info: &mut Info) {
     let framing = match udp.framing {
         UdpFraming::Fou => "fou",
         UdpFraming::Gue => "gue",

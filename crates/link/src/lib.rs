@@ -44,7 +44,7 @@ pub enum TunnelCommand {
 
 /// A command or its error, and its line from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Located {
+pub struct LocatedCommand {
     /// The line where it begins.
     pub line: usize,
     /// What stands there.
@@ -54,7 +54,7 @@ pub struct Located {
 /// The commands of a batch file, without blank lines and comments (`#` at the start of a word). A
 /// backslash joins a line with the next; `ip` may precede a command.
 #[must_use]
-pub fn lines(text: &str) -> Vec<Located> {
+pub fn lines(text: &str) -> Vec<LocatedCommand> {
     let mut found = Vec::new();
     let mut words: Vec<&str> = Vec::new();
     let mut begin = None;
@@ -73,8 +73,8 @@ pub fn lines(text: &str) -> Vec<Located> {
     found
 }
 
-fn located(line: usize, words: &[&str]) -> Option<Located> {
-    (!words.is_empty()).then(|| Located { line, command: command(words) })
+fn located(line: usize, words: &[&str]) -> Option<LocatedCommand> {
+    (!words.is_empty()).then(|| LocatedCommand { line, command: command(words) })
 }
 
 /// Parses the words of one command from `fou` or `link` on; `ip`, `-4` and `-6` may precede it.

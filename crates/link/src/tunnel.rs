@@ -8,7 +8,7 @@ use uxfrm_cli_grammar::{self as words, Cursor};
 use uxfrm_packet::Version;
 use uxfrm_tunnel::config::{
     CarriedVersions, FlowLabel, GreField, InnerDf, PathMtuDiscovery, RemoteOffload, SourcePort,
-    UdpChecksum, UdpEncap, UdpFraming,
+    TunnelUdpEncap, UdpChecksum, UdpFraming,
 };
 use uxfrm_tunnel::{SixRd, TunnelConfig, TunnelKind};
 
@@ -21,7 +21,7 @@ const PLACEHOLDER: NonZeroU16 = NonZeroU16::MAX;
 struct TunnelOptions {
     config: TunnelConfig,
     framing: Option<UdpFraming>,
-    encap: UdpEncap,
+    encap: TunnelUdpEncap,
     port: Option<NonZeroU16>,
     six_rd: Option<(Ipv6Addr, u8)>,
     relay: (Ipv4Addr, u8),
@@ -63,12 +63,12 @@ pub(crate) fn read(
 }
 
 /// UDP of which nothing is said: as iproute2 asks for it, so over IPv6 it has a checksum.
-fn unsaid(kind: TunnelKind) -> UdpEncap {
+fn unsaid(kind: TunnelKind) -> TunnelUdpEncap {
     let checksum6 = match kind.outer() {
         Version::V4 => UdpChecksum::Zero,
         Version::V6 => UdpChecksum::Computed,
     };
-    UdpEncap { checksum6, ..UdpEncap::new(UdpFraming::Fou, PLACEHOLDER) }
+    TunnelUdpEncap { checksum6, ..TunnelUdpEncap::new(UdpFraming::Fou, PLACEHOLDER) }
 }
 
 impl TunnelOptions {
@@ -152,7 +152,7 @@ impl TunnelOptions {
         self.config.udp = None;
         if let Some(framing) = self.framing {
             let destination_port = self.port.ok_or(Error::EncapPort)?;
-            self.config.udp = Some(UdpEncap { framing, destination_port, ..self.encap });
+            self.config.udp = Some(TunnelUdpEncap { framing, destination_port, ..self.encap });
         }
         if let Some((prefix, len)) = self.six_rd {
             self.config.six_rd = SixRd::new(prefix, len, self.relay.0, self.relay.1)?;
@@ -261,7 +261,7 @@ mod tests {
         let ends = ([192, 168, 1, 2].into(), [192, 168, 1, 1].into());
         let config = TunnelConfig {
             ttl: HeaderByte::Fixed(225),
-            udp: Some(UdpEncap::new(UdpFraming::Fou, NonZeroU16::new(5555).unwrap())),
+            udp: Some(TunnelUdpEncap::new(UdpFraming::Fou, NonZeroU16::new(5555).unwrap())),
             ..TunnelConfig::new(TunnelKind::Ipip, ends.0, ends.1)
         };
         assert_eq!(
@@ -323,7 +323,7 @@ mod tests {
                 other => panic!("{line}: {other:?}"),
             }
         };
-        let encap = before.udp.map(|udp| UdpEncap { framing: UdpFraming::Fou, ..udp });
+        let encap = before.udp.map(|udp| TunnelUdpEncap { framing: UdpFraming::Fou, ..udp });
         let expected = TunnelConfig { ttl: HeaderByte::Inherit, udp: encap, ..before.clone() };
         let link = changed("link change t up type gre ttl inherit encap fou").unwrap();
         assert_eq!((link.config, link.admin), (expected, Some(crate::Admin::Up)));

@@ -24,16 +24,16 @@ mod steering;
 pub use device::{Device, NicEvent, StateCounts};
 pub use nic::{
     Fault, FaultError, Framing, FunctionId, FunctionPort, HeldState, LinkState, ModelNic,
-    NicCounters, NicDrop, NicDrops, NicSetup, Queues, Trust, VirtualFunction,
+    NicCounters, NicDrop, NicDrops, NicQueues, NicSetup, Trust, VirtualFunction,
 };
 pub use nics::Nics;
 pub use profile::{Profile, ProfileError, SteeringLimits, TableSizes};
 pub use refusal::{Errno, Refusal};
 pub use registry::{Attached, Registry};
 pub use steering::{
-    FlowRule, Queue, RssKey, Steering,
+    FlowRule, RssKey, RxQueueId, Steering,
     grammar::{RuleCommand, RuleError},
-    rule::{FlowType, RuleId},
+    rule::{FlowType, SteeringRuleId},
     target::Target,
     tuple::Tuple,
 };

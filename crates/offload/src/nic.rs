@@ -18,7 +18,7 @@ use uxfrm_crypto::{Backend, Crypter};
 use uxfrm_engine::{DeviceId, Handle, Moment, TrafficCounters};
 use uxfrm_packet::{Batch, PacketBuf, Pool};
 
-use crate::steering::{grammar::RuleCommand, rule::RuleId};
+use crate::steering::{grammar::RuleCommand, rule::SteeringRuleId};
 use crate::{FlowRule, NicEvent, Profile, Registry, RssKey, RuleError, Steering};
 use completions::Completions;
 use policies::PolicyTable;
@@ -32,7 +32,7 @@ pub use drops::{NicDrop, NicDrops};
 pub use fault::{Fault, FaultError};
 pub use function::{FunctionId, Trust, VirtualFunction};
 pub use held_state::HeldState;
-pub use queues::Queues;
+pub use queues::NicQueues;
 
 mod association;
 mod completions;
@@ -216,9 +216,9 @@ impl ModelNic {
 
     /// Empty receive queues of the right number for [`ModelNic::receive`].
     #[must_use]
-    pub fn queues(&self) -> Queues {
+    pub fn queues(&self) -> NicQueues {
         let physical = self.profile().steering.map_or(1, |limits| limits.queues);
-        Queues::new(physical, self.functions.len())
+        NicQueues::new(physical, self.functions.len())
     }
 
     /// Sets the link, and informs all functions that are up. SAs and policies stay until the stack
@@ -294,12 +294,12 @@ impl ModelNic {
     ///
     /// # Errors
     /// A [`RuleError`], with nothing changed.
-    pub fn change_rule(&mut self, command: RuleCommand) -> Result<RuleId, RuleError> {
+    pub fn change_rule(&mut self, command: RuleCommand) -> Result<SteeringRuleId, RuleError> {
         self.steering.as_mut().ok_or(RuleError::NoFlowDirector)?.change(command)
     }
 
     /// Rules by location (`ethtool -u`).
-    pub fn rules(&self) -> impl Iterator<Item = (RuleId, &FlowRule)> {
+    pub fn rules(&self) -> impl Iterator<Item = (SteeringRuleId, &FlowRule)> {
         self.steering.iter().flat_map(Steering::rules)
     }
 
@@ -374,7 +374,7 @@ impl ModelNic {
 
     /// Releases delayed packets that are due `now`. Every call of [`ModelNic::transmit`],
     /// [`ModelNic::forward`] and [`ModelNic::receive`] does so for its own direction.
-    pub fn complete(&mut self, now: Moment, wire: &mut Batch, queues: &mut Queues) {
+    pub fn complete(&mut self, now: Moment, wire: &mut Batch, queues: &mut NicQueues) {
         self.complete_sending(now, wire);
         self.complete_receiving(now, queues);
     }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use grammar::{RuleCommand, RuleError};
-use rule::RuleId;
+use rule::SteeringRuleId;
 use target::Target;
 use toeplitz::INDIRECTIONS;
 use tuple::Tuple;
@@ -23,15 +23,15 @@ pub(crate) mod tuple;
 
 /// A receive queue, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Queue(pub u16);
+pub struct RxQueueId(pub u16);
 
 /// The rules and the hash of one device.
 #[derive(Clone, Debug)]
 pub struct Steering {
     limits: SteeringLimits,
-    rules: BTreeMap<RuleId, FlowRule>,
+    rules: BTreeMap<SteeringRuleId, FlowRule>,
     key: RssKey,
-    indirections: [Queue; INDIRECTIONS],
+    indirections: [RxQueueId; INDIRECTIONS],
 }
 
 impl Steering {
@@ -39,9 +39,9 @@ impl Steering {
     #[must_use]
     pub fn new(limits: SteeringLimits, key: RssKey) -> Self {
         let queues = (0..limits.queues.max(1)).cycle();
-        let mut indirections = [Queue(0); INDIRECTIONS];
+        let mut indirections = [RxQueueId(0); INDIRECTIONS];
         for (place, queue) in indirections.iter_mut().zip(queues) {
-            *place = Queue(queue);
+            *place = RxQueueId(queue);
         }
         Self { limits, rules: BTreeMap::new(), key, indirections }
     }
@@ -50,7 +50,7 @@ impl Steering {
     ///
     /// # Errors
     /// A [`RuleError`], with nothing changed.
-    pub fn change(&mut self, command: RuleCommand) -> Result<RuleId, RuleError> {
+    pub fn change(&mut self, command: RuleCommand) -> Result<SteeringRuleId, RuleError> {
         match command {
             RuleCommand::Delete(place) => {
                 self.rules.remove(&place).map(|_| place).ok_or(RuleError::NoRule(place))
@@ -65,7 +65,7 @@ impl Steering {
     }
 
     /// Rules by location (`ethtool -u`).
-    pub fn rules(&self) -> impl Iterator<Item = (RuleId, &FlowRule)> {
+    pub fn rules(&self) -> impl Iterator<Item = (SteeringRuleId, &FlowRule)> {
         self.rules.iter().map(|(place, rule)| (*place, rule))
     }
 
@@ -87,7 +87,7 @@ impl Steering {
         rule.map_or_else(|| Target::Queue(self.scale(group)), FlowRule::target)
     }
 
-    fn scale(&self, tuple: &Tuple) -> Queue {
+    fn scale(&self, tuple: &Tuple) -> RxQueueId {
         let hash = self.key.hash(tuple);
         // The table has 128 places, so the low seven bits are one of them.
         self.indirections[hash as usize % INDIRECTIONS]
@@ -111,14 +111,14 @@ impl Steering {
 
     /// Without a requested location the highest free one, as in ethtool, so that rules with one
     /// come first.
-    fn place(&self, wanted: Option<RuleId>) -> Result<RuleId, RuleError> {
+    fn place(&self, wanted: Option<SteeringRuleId>) -> Result<SteeringRuleId, RuleError> {
         let end = u32::try_from(self.limits.rules).unwrap_or(u32::MAX);
         match wanted {
             Some(place) if place.0 >= end => Err(RuleError::NoPlace(place, end.saturating_sub(1))),
             Some(place) => Ok(place),
             None => (0..end)
                 .rev()
-                .map(RuleId)
+                .map(SteeringRuleId)
                 .find(|place| !self.rules.contains_key(place))
                 .ok_or(RuleError::Full(end)),
         }

@@ -12,7 +12,7 @@ use uxfrm_engine::{
     OffloadKind, ReceivedPacket, SaFlags, Settings, SoftHardLimit,
 };
 use uxfrm_offload::{
-    Fault, FunctionId, LinkState, ModelNic, NicDrop, NicSetup, Nics, Profile, Queues,
+    Fault, FunctionId, LinkState, ModelNic, NicDrop, NicQueues, NicSetup, Nics, Profile,
 };
 use uxfrm_packet::{Batch, PacketBuf, Pool};
 use uxfrm_testkit::{
@@ -28,7 +28,7 @@ struct Site {
     nics: Nics,
     nic: Arc<Mutex<ModelNic>>,
     pool: Pool,
-    queues: Queues,
+    queues: NicQueues,
 }
 
 impl Site {

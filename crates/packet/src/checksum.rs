@@ -266,7 +266,7 @@ pub fn verify_if_cheap(ip: &IpPacket, bytes: &[u8]) -> Checksum {
 }
 
 fn verify_udp(ip: &IpPacket, upper: &[u8]) -> Verification {
-    let Ok(datagram) = crate::udp::Udp::parse(upper) else { return Verification::Wrong };
+    let Ok(datagram) = crate::udp::UdpDatagram::parse(upper) else { return Verification::Wrong };
     match (datagram.header.checksum.get(), ip.source) {
         (0, IpAddr::V4(_)) => Verification::Absent,
         (0, IpAddr::V6(_)) => Verification::Wrong,

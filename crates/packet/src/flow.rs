@@ -30,7 +30,7 @@ pub struct FlowPorts {
 
 /// Where a protocol has its ports.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum PortsLocation {
     /// Nowhere.
     None,
     /// In the first four bytes.
@@ -42,17 +42,17 @@ enum Place {
 }
 
 /// By protocol.
-static PLACES: [Place; 256] = {
-    let mut places = [Place::None; 256];
-    places[Protocol::TCP.0 as usize] = Place::Ports;
-    places[Protocol::UDP.0 as usize] = Place::Ports;
-    places[Protocol::UDPLITE.0 as usize] = Place::Ports;
-    places[Protocol::SCTP.0 as usize] = Place::Ports;
-    places[Protocol::DCCP.0 as usize] = Place::Ports;
-    places[Protocol::ICMP.0 as usize] = Place::KindAndCode;
-    places[Protocol::ICMPV6.0 as usize] = Place::KindAndCode;
-    places[Protocol::MH.0 as usize] = Place::Deeper;
-    places[Protocol::GRE.0 as usize] = Place::Deeper;
+static PLACES: [PortsLocation; 256] = {
+    let mut places = [PortsLocation::None; 256];
+    places[Protocol::TCP.0 as usize] = PortsLocation::Ports;
+    places[Protocol::UDP.0 as usize] = PortsLocation::Ports;
+    places[Protocol::UDPLITE.0 as usize] = PortsLocation::Ports;
+    places[Protocol::SCTP.0 as usize] = PortsLocation::Ports;
+    places[Protocol::DCCP.0 as usize] = PortsLocation::Ports;
+    places[Protocol::ICMP.0 as usize] = PortsLocation::KindAndCode;
+    places[Protocol::ICMPV6.0 as usize] = PortsLocation::KindAndCode;
+    places[Protocol::MH.0 as usize] = PortsLocation::Deeper;
+    places[Protocol::GRE.0 as usize] = PortsLocation::Deeper;
     places
 };
 
@@ -70,7 +70,7 @@ impl FlowPorts {
         let place = PLACES[usize::from(ip.protocol.0)];
         match upper.first_chunk() {
             _ if ip.is_piece() => Self::NONE,
-            Some(first) if place != Place::Deeper => {
+            Some(first) if place != PortsLocation::Deeper => {
                 Self::of_first(place, u32::from_be_bytes(*first))
             }
             Some(_) | None => Self::of_upper(ip.protocol, upper).unwrap_or(Self::NONE),
@@ -80,10 +80,11 @@ impl FlowPorts {
     /// From the first four bytes. Without branches, which would be mispredicted: consecutive
     /// packets have different protocols.
     #[inline]
-    fn of_first(place: Place, first: u32) -> Self {
-        let all = |asked: Place| 0_u32.wrapping_sub(u32::from(place == asked));
+    fn of_first(place: PortsLocation, first: u32) -> Self {
+        let all = |asked: PortsLocation| 0_u32.wrapping_sub(u32::from(place == asked));
         let kind_and_code = first >> 8 & 0x00ff_0000 | first >> 16 & 0xff;
-        let both = first & all(Place::Ports) | kind_and_code & all(Place::KindAndCode);
+        let both =
+            first & all(PortsLocation::Ports) | kind_and_code & all(PortsLocation::KindAndCode);
         let [a, b, c, d] = both.to_be_bytes();
         Self { source: u16::from_be_bytes([a, b]), destination: u16::from_be_bytes([c, d]) }
     }

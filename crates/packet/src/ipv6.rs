@@ -189,21 +189,21 @@ impl<'a> Ipv6<'a> {
     /// # Errors
     /// [`ParseError::ExtensionTruncated`], [`ParseError::ExtensionsTooMany`].
     #[inline]
-    pub fn chain(&self) -> Result<Chain, ParseError> {
-        Chain::walk(self.header.next_header, self.payload)
+    pub fn chain(&self) -> Result<ExtensionChain, ParseError> {
+        ExtensionChain::walk(self.header.next_header, self.payload)
     }
 }
 
 /// Position in the chain of headers, and of the byte that names the header there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct HeaderPosition {
     /// Offset from the packet's first byte.
     pub offset: usize,
     /// Offset of the next-header byte that names this header.
     pub next_header_at: usize,
 }
 
-impl Place {
+impl HeaderPosition {
     /// Directly behind the fixed header.
     const FIRST: Self = Self { offset: HEADER_LEN, next_header_at: 6 };
 }
@@ -214,23 +214,28 @@ impl Place {
 /// count as upper layers, as in `net/xfrm/xfrm_policy.c: decode_session6`. A later fragment has no
 /// further headers, so the parse ends there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Chain {
+pub struct ExtensionChain {
     /// The first protocol that is not an extension header.
     pub upper: Protocol,
     /// Its position.
-    pub upper_place: Place,
+    pub upper_place: HeaderPosition,
     /// The fragment header, when there is one.
     pub fragment: Option<FragmentHeader>,
     /// Where transport mode inserts ESP (RFC 4303 §3.1.1): behind the last hop-by-hop, routing or
     /// fragment header. Destination options stay outside only if one of those follows them.
-    pub esp_place: Place,
+    pub esp_place: HeaderPosition,
 }
 
-impl Chain {
+impl ExtensionChain {
     /// Start of a parse, at `first`.
     #[inline]
     pub(crate) const fn begin(first: Protocol) -> Self {
-        Self { upper: first, upper_place: Place::FIRST, fragment: None, esp_place: Place::FIRST }
+        Self {
+            upper: first,
+            upper_place: HeaderPosition::FIRST,
+            fragment: None,
+            esp_place: HeaderPosition::FIRST,
+        }
     }
 
     /// Parses from `first`, the type of the header at the start of `payload`, the bytes behind the
@@ -282,7 +287,7 @@ impl Chain {
             return Err(ParseError::ExtensionTruncated);
         }
         self.upper = header.next_header;
-        self.upper_place = Place {
+        self.upper_place = HeaderPosition {
             offset: self.upper_place.offset + len,
             next_header_at: self.upper_place.offset,
         };

@@ -3,7 +3,7 @@
 use std::net::Ipv6Addr;
 
 use crate::Protocol;
-use crate::ipv6::{Chain, HEADER_LEN, Ipv6};
+use crate::ipv6::{ExtensionChain, HEADER_LEN, Ipv6};
 
 /// A routing header with unknown destinations: of another type, or malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,7 +28,7 @@ const ADDRESSES_AT: usize = 8;
 /// [`UnclearRoute`], also for bytes that are no IPv6 packet or have a truncated header chain.
 pub fn each_stop(bytes: &[u8], mut stop: impl FnMut(Ipv6Addr)) -> Result<(), UnclearRoute> {
     let packet = Ipv6::parse(bytes).map_err(|_| UnclearRoute)?;
-    let mut chain = Chain::begin(packet.header.next_header);
+    let mut chain = ExtensionChain::begin(packet.header.next_header);
     while chain.goes_on() {
         if chain.upper == Protocol::ROUTING {
             let at = chain.upper_place.offset - HEADER_LEN;

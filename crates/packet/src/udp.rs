@@ -27,7 +27,7 @@ pub struct UdpHeader {
 
 /// A datagram taken apart.
 #[derive(Clone, Copy, Debug)]
-pub struct Udp<'a> {
+pub struct UdpDatagram<'a> {
     /// The header.
     pub header: &'a UdpHeader,
     /// The bytes within the length, behind the header.
@@ -36,7 +36,7 @@ pub struct Udp<'a> {
     pub trailing: &'a [u8],
 }
 
-impl<'a> Udp<'a> {
+impl<'a> UdpDatagram<'a> {
     /// Takes a datagram apart; the checksum is not verified.
     ///
     /// # Errors

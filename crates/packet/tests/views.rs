@@ -13,7 +13,7 @@ use uxfrm_packet::icmpv6::{Icmpv6, Icmpv6Header};
 use uxfrm_packet::ipv4::{self, Ipv4, Ipv4Header};
 use uxfrm_packet::ipv6::Ipv6;
 use uxfrm_packet::tcp::{Tcp, TcpFlags};
-use uxfrm_packet::udp::Udp;
+use uxfrm_packet::udp::UdpDatagram;
 use uxfrm_packet::{ParseError, Protocol};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -73,7 +73,7 @@ proptest! {
         prop_assert_eq!([view.header.source.0, view.header.destination.0], macs);
         prop_assert_eq!(view.ether_type, EtherType::IPV4);
         prop_assert_eq!(view.tags.iter().map(|tag| (tag.vlan(), tag.priority(), tag.drop_eligible())).collect::<Vec<_>>(), ids);
-        let udp = Udp::parse(Ipv4::parse(view.payload).unwrap().payload).unwrap();
+        let udp = UdpDatagram::parse(Ipv4::parse(view.payload).unwrap().payload).unwrap();
         prop_assert_eq!(udp.payload, payload);
         prop_assert_eq!(&frame[view.header_len()..], view.payload);
     }
@@ -110,7 +110,7 @@ proptest! {
         if let Some(field) = bytes.get_mut(4..6) {
             field.copy_from_slice(&length.to_be_bytes());
         }
-        match (Udp::parse(&bytes), etherparse::UdpSlice::from_slice(&bytes)) {
+        match (UdpDatagram::parse(&bytes), etherparse::UdpSlice::from_slice(&bytes)) {
             (Ok(ours), Ok(theirs)) => {
                 prop_assert_eq!(ours.header.source.get(), theirs.source_port());
                 prop_assert_eq!(ours.header.destination.get(), theirs.destination_port());

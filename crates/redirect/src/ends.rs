@@ -27,7 +27,7 @@ const IPV4: usize = 4;
 
 /// IPv4 or IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
+pub enum AddressFamily {
     /// IPv4.
     V4 = 4,
     /// IPv6.
@@ -47,7 +47,7 @@ pub struct End {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ends {
     /// Of both addresses.
-    pub family: Family,
+    pub family: AddressFamily,
     /// The TOS or traffic-class byte.
     pub tos: u8,
     /// The interface's index, or zero.
@@ -80,8 +80,8 @@ impl Ends {
             return None;
         }
         let family = match bytes[4] {
-            4 => Family::V4,
-            6 => Family::V6,
+            4 => AddressFamily::V4,
+            6 => AddressFamily::V6,
             _ => return None,
         };
         let end = |port: usize, address: usize| End {
@@ -94,7 +94,7 @@ impl Ends {
 }
 
 /// Writes the name of the gateway's socket for a port, or of the socket bound to it; its length.
-pub fn name(port: u16, bound: Option<(Family, &[u8; 16])>, into: &mut [u8; NAME]) -> usize {
+pub fn name(port: u16, bound: Option<(AddressFamily, &[u8; 16])>, into: &mut [u8; NAME]) -> usize {
     let mut at = 0;
     let mut put = |bytes: &[u8]| {
         into[at..at + bytes.len()].copy_from_slice(bytes);
@@ -108,8 +108,8 @@ pub fn name(port: u16, bound: Option<(Family, &[u8; 16])>, into: &mut [u8; NAME]
     put(&digits[zeros..]);
     put(b"/");
     let bytes = match family {
-        Family::V4 => &address[..IPV4],
-        Family::V6 => &address[..],
+        AddressFamily::V4 => &address[..IPV4],
+        AddressFamily::V6 => &address[..],
     };
     let hex = |nibble: u8| b"0123456789abcdef"[usize::from(nibble & 15)];
     bytes.iter().fold(0, |_, byte| put(&[hex(byte >> 4), hex(*byte)]))

@@ -55,7 +55,7 @@ fn datagram(input: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ends::{End, Family};
+    use crate::ends::{AddressFamily, End};
 
     #[test]
     fn corpus_does_not_panic() {
@@ -73,7 +73,7 @@ mod tests {
         let header = |kind: u8, flags: u8| [16, 0, 0, 0, kind, 0, flags, 0, 7, 0, 0, 0, 0, 0, 0, 0];
         add(0, "acknowledged", &[header(0x13, 5), header(2, 0)].concat());
         add(0, "dump", &[header(0x12, 1), header(0x10, 2), header(3, 2)].concat());
-        for family in [Family::V4, Family::V6] {
+        for family in [AddressFamily::V4, AddressFamily::V6] {
             let end = End { address: [1; 16], port: 4500 };
             let ends = Ends { family, tos: 4, scope: 3, local: end, remote: end };
             add(

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use libc::{c_int, epoll_event};
 
-use crate::ends::{End, Family};
+use crate::ends::{AddressFamily, End};
 use crate::pending_answer::PendingAnswer;
 use crate::{connection_reuse, process};
 
@@ -347,11 +347,11 @@ impl Socket {
 
 impl Datagram {
     /// IPv4 or IPv6.
-    pub(crate) fn family(self) -> Family {
-        if self.0.family.load(Ordering::Relaxed) == Family::V4 as u32 {
-            Family::V4
+    pub(crate) fn family(self) -> AddressFamily {
+        if self.0.family.load(Ordering::Relaxed) == AddressFamily::V4 as u32 {
+            AddressFamily::V4
         } else {
-            Family::V6
+            AddressFamily::V6
         }
     }
 
@@ -383,7 +383,7 @@ impl Datagram {
         self.0.set_options(if value != 0 { options | bit } else { options & !bit });
     }
 
-    fn set_local(self, family: Family, local: End) {
+    fn set_local(self, family: AddressFamily, local: End) {
         self.0.family.store(family as u32, Ordering::Relaxed);
         self.0.set_port(local.port.into());
         for (bytes, word) in local.address.chunks_exact(4).zip(&self.0.address) {
@@ -440,7 +440,11 @@ pub(crate) fn takes(descriptor: c_int) -> bool {
 }
 
 /// Notes that a descriptor is a redirected UDP socket.
-pub(crate) fn insert_datagram(descriptor: c_int, family: Family, local: End) -> Option<Datagram> {
+pub(crate) fn insert_datagram(
+    descriptor: c_int,
+    family: AddressFamily,
+    local: End,
+) -> Option<Datagram> {
     slot(descriptor)?.begin(DATAGRAM);
     HIGHEST.fetch_max(descriptor, Ordering::Relaxed);
     let socket = datagram(descriptor)?;
@@ -546,7 +550,7 @@ mod tests {
     #[test]
     fn udp_socket_is_not_a_netlink_socket() {
         let local = End { address: [7; 16], port: 4500 };
-        let socket = insert_datagram(63_900, Family::V6, local).unwrap();
+        let socket = insert_datagram(63_900, AddressFamily::V6, local).unwrap();
         socket.set_tos(0x88);
         socket.set_wanted(RecvOption::Address, 1);
         assert!(find(63_900).is_none() && is_ours(63_900));
@@ -554,7 +558,7 @@ mod tests {
         remove(63_900);
         assert!(datagram(63_900).is_none() && !is_ours(63_900));
         let copy = datagram(63_901).unwrap();
-        assert_eq!((copy.family(), copy.local(), copy.tos()), (Family::V6, local, 0x88));
+        assert_eq!((copy.family(), copy.local(), copy.tos()), (AddressFamily::V6, local, 0x88));
         assert!(copy.wants(RecvOption::Address) && !copy.wants(RecvOption::Tos));
         assert!(insert(63_901, libc::SOCK_RAW) && datagram(63_901).is_none());
         assert_eq!(find(63_901).unwrap().options(), 0);

@@ -19,7 +19,7 @@ use uxfrm_packet::{
 
 use crate::{
     codel::Codel,
-    next_hops::{Guide, HopLookup, NextHops},
+    next_hops::{HopLookup, NextHops, ResolverEnds},
 };
 
 /// A device that sends and receives ESP as frames.
@@ -37,7 +37,7 @@ impl AfXdpEsp {
     /// Wraps a port that receives only ESP for this host, at a device with this MAC address;
     /// `guide` resolves next hops.
     #[must_use]
-    pub fn new(port: Box<dyn FramePort>, address: MacAddr, guide: Guide) -> Self {
+    pub fn new(port: Box<dyn FramePort>, address: MacAddr, guide: ResolverEnds) -> Self {
         // There is only one port, so it stands for both sides.
         let next_hops = NextHops::new(guide, [address; 2]);
         Self { port, next_hops, leaving: Frames::new(), queue: None, now: Moment(0) }
@@ -170,8 +170,11 @@ mod tests {
             let (near, far) = Memory::pair(64);
             let (questions, asked) = mpsc::sync_channel(8);
             let (told, news) = mpsc::channel();
-            let guide =
-                Guide { requests: questions, waker: Poller::new().unwrap().waker(), updates: news };
+            let guide = ResolverEnds {
+                requests: questions,
+                waker: Poller::new().unwrap().waker(),
+                updates: news,
+            };
             let af_xdp = AfXdpEsp::new(Box::new(Framed::new(near)), MacAddr([2; 6]), guide);
             Self { af_xdp, far, asked, told, pool: Pool::new() }
         }

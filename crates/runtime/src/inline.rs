@@ -48,7 +48,7 @@ use self::next_hop_queue::NextHopQueue;
 use crate::{
     DevicePorts, Error, Events,
     device_ports::{Backpressure, LostPackets, PortSlot, set_polled},
-    next_hops::{Guide, NextHops},
+    next_hops::{NextHops, ResolverEnds},
 };
 
 /// Longest wait.
@@ -130,7 +130,7 @@ impl InlineLoop {
     /// When a port can't be polled.
     pub fn new(
         ports: InlinePorts,
-        guide: Guide,
+        guide: ResolverEnds,
         worker: Worker,
         events: Events,
     ) -> Result<Self, Error> {

@@ -30,7 +30,9 @@ pub use af_xdp::AfXdpEsp;
 pub use device_ports::{BufferRing, DeviceEgress, DeviceLoop, DevicePorts, HasPacket};
 pub use events::Events;
 pub use inline::{InlineLoop, InlinePorts};
-pub use next_hops::{Guide, NextHop, NextHopRequest, NextHopUpdate, PortSide, ResolvedRoute};
+pub use next_hops::{
+    NextHop, NextHopRequest, NextHopUpdate, PortSide, ResolvedRoute, ResolverEnds,
+};
 pub use tunnels::{
     ExportedInterface, LearnedPmtu, ReceivePort, ReceiveSource, SocketCounts, TunnelChange,
     TunnelControl, TunnelCounts, TunnelInterface, TunnelLoop, TunnelLoopExport, TunnelRoute,

@@ -87,7 +87,7 @@ pub enum ResolvedRoute {
 
 /// Channels to and from the resolver.
 #[derive(Debug)]
-pub struct Guide {
+pub struct ResolverEnds {
     /// Takes questions.
     pub requests: SyncSender<NextHopRequest>,
     /// Wakes the resolver.
@@ -99,7 +99,7 @@ pub struct Guide {
 /// One worker's table of next hops.
 #[derive(Debug)]
 pub(crate) struct NextHops {
-    guide: Guide,
+    guide: ResolverEnds,
     routes: HashMap<IpAddr, Entry>,
     hops: Vec<Hop>,
     hop_index: HashMap<NextHop, usize>,
@@ -184,7 +184,7 @@ const RECHECK_INTERVAL: u64 = 100_000_000;
 
 impl NextHops {
     /// An empty table; `macs` are the addresses of the protected port and of the wire.
-    pub(crate) fn new(guide: Guide, macs: [MacAddr; 2]) -> Self {
+    pub(crate) fn new(guide: ResolverEnds, macs: [MacAddr; 2]) -> Self {
         Self {
             guide,
             routes: HashMap::new(),

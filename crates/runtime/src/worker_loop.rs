@@ -25,7 +25,7 @@ use std::{
 
 use uxfrm_engine::{DropReason, Moment, Output, ReceivedPacket, WaitingPacket, Worker};
 use uxfrm_io::{
-    PathMtu, Port, Refused, clock,
+    PathMtu, Port, RefusedPacket, clock,
     poll::{Poller, Waker},
 };
 use uxfrm_packet::{Batch, Pool, congestion::CongestionSignal};
@@ -386,7 +386,7 @@ impl WorkerLoop {
         drops.add(DropReason::PortRefused, no_device);
     }
 
-    fn count(&mut self, refused: &Refused) {
+    fn count(&mut self, refused: &RefusedPacket) {
         if let Some(PathMtu { to, mtu }) = refused.path {
             self.worker.learn_path_mtu(to, mtu, &mut self.out.events);
         }

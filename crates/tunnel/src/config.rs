@@ -186,7 +186,7 @@ pub enum RemoteOffload {
 
 /// UDP encapsulation of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UdpEncap {
+pub struct TunnelUdpEncap {
     /// FOU or GUE.
     pub framing: UdpFraming,
     /// `encap-sport`.
@@ -201,7 +201,7 @@ pub struct UdpEncap {
     pub remote_checksum: RemoteOffload,
 }
 
-impl UdpEncap {
+impl TunnelUdpEncap {
     /// iproute2's defaults: source port from the flow, checksums 0, no remote checksum offload.
     #[must_use]
     pub const fn new(framing: UdpFraming, destination_port: NonZeroU16) -> Self {
@@ -245,7 +245,7 @@ pub struct TunnelConfig {
     /// option.
     pub encap_limit: Option<u8>,
     /// UDP encapsulation of outgoing packets, if any. Incoming ones need receive ports.
-    pub udp: Option<UdpEncap>,
+    pub udp: Option<TunnelUdpEncap>,
     /// IPv6 addresses that contain the remote address, for `sit` without one.
     pub six_rd: SixRd,
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use uxfrm_packet::checksum::{self, Sum};
 use uxfrm_packet::ethernet::EtherType;
 use uxfrm_packet::gre::Gre;
-use uxfrm_packet::udp::Udp;
+use uxfrm_packet::udp::UdpDatagram;
 use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Protocol, Version};
 
 use crate::config::{GreField, TunnelKind};
@@ -232,7 +232,7 @@ fn open(sum_start: usize, field: usize, start: usize, ip: &IpPacket) -> Checksum
 fn is_summed(ip: &IpPacket, upper: &[u8]) -> bool {
     match ip.protocol {
         Protocol::TCP => upper.len() >= 20,
-        Protocol::UDP => Udp::parse(upper)
+        Protocol::UDP => UdpDatagram::parse(upper)
             .is_ok_and(|udp| udp.header.checksum.get() != 0 && udp.trailing.is_empty()),
         Protocol(_) => false,
     }

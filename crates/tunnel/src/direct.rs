@@ -7,7 +7,7 @@ use uxfrm_packet::udp::{self, UdpHeader};
 use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Protocol};
 use zerocopy::IntoBytes;
 
-use crate::config::{UdpChecksum, UdpEncap, UdpFraming};
+use crate::config::{TunnelUdpEncap, UdpChecksum, UdpFraming};
 use crate::encapsulate::{Egress, ends};
 use crate::gue::{self, Gue};
 use crate::outer::{narrow, push};
@@ -25,7 +25,7 @@ use crate::{DropReason, FlowHash};
 /// [`DropReason::OutChecksum`]; [`DropReason::OutNoRoom`].
 pub fn wrap(
     packet: &mut PacketBuf,
-    encap: &UdpEncap,
+    encap: &TunnelUdpEncap,
     flow: FlowHash,
     egress: &Egress,
 ) -> Result<(), DropReason> {

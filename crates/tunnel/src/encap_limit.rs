@@ -4,7 +4,7 @@
 
 use uxfrm_packet::{IpPacket, Protocol, Version, ipv6};
 
-use crate::{DropReason, Message, Refused};
+use crate::{DropReason, EncapRefused, Message};
 
 /// The option's type.
 const LIMIT: u8 = 4;
@@ -18,7 +18,7 @@ pub(crate) fn next(
     outer: Version,
     ip: &IpPacket,
     bytes: &[u8],
-) -> Result<Option<u8>, Refused> {
+) -> Result<Option<u8>, EncapRefused> {
     if outer == Version::V4 || ip.version == Version::V4 || !ip.has_options {
         return Ok(tunnels);
     }
@@ -29,7 +29,7 @@ pub(crate) fn next(
         0 => {
             let pointer = u32::try_from(at).unwrap_or(u32::MAX);
             let tell = Some(Message::ParameterProblem { pointer });
-            Err(Refused { reason: DropReason::OutEncapLimit, tell })
+            Err(EncapRefused { reason: DropReason::OutEncapLimit, tell })
         }
         limit => Ok(Some(limit - 1)),
     }
@@ -84,7 +84,7 @@ mod tests {
         packets::ip(ends.0, ends.1, Protocol::DSTOPTS, &upper)
     }
 
-    fn next_of(bytes: &[u8]) -> Result<Option<u8>, Refused> {
+    fn next_of(bytes: &[u8]) -> Result<Option<u8>, EncapRefused> {
         next(Some(4), Version::V6, &IpPacket::parse(bytes).unwrap(), bytes)
     }
 

@@ -16,7 +16,7 @@ use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Version, ipv6};
 
 use crate::config::{
     FlowLabel, GreField, HeaderByte, PathMtuDiscovery, RemoteOffload, SourcePort, TunnelConfig,
-    TunnelKind, UdpEncap, UdpFraming,
+    TunnelKind, TunnelUdpEncap, UdpFraming,
 };
 use crate::gue::{Gue, RemoteChecksum};
 use crate::outer::{UdpEnds, push};
@@ -40,14 +40,14 @@ pub struct Egress {
 
 /// A packet that could not be encapsulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct EncapRefused {
     /// The reason.
     pub reason: DropReason,
     /// ICMP error for its sender, if any; see [`Message::about`].
     pub tell: Option<Message>,
 }
 
-impl From<DropReason> for Refused {
+impl From<DropReason> for EncapRefused {
     fn from(reason: DropReason) -> Self {
         Self { reason, tell: None }
     }
@@ -66,7 +66,11 @@ impl Tunnel {
     ///
     /// # Errors
     /// Why the packet was refused. It is unchanged, unless it only lacked headroom.
-    pub fn encapsulate(&self, packet: &mut PacketBuf, egress: &Egress) -> Result<Outer, Refused> {
+    pub fn encapsulate(
+        &self,
+        packet: &mut PacketBuf,
+        egress: &Egress,
+    ) -> Result<Outer, EncapRefused> {
         let len = packet.len();
         let plan = self.plan_encap(packet.bytes(), len, egress)?;
         self.frame(packet, &plan)?;
@@ -79,7 +83,7 @@ impl Tunnel {
         bytes: &[u8],
         len: usize,
         egress: &Egress,
-    ) -> Result<EncapPlan, Refused> {
+    ) -> Result<EncapPlan, EncapRefused> {
         let config = self.config();
         // 1, 2
         let ip = IpPacket::parse(bytes).map_err(|_| DropReason::OutMalformed)?;
@@ -175,12 +179,12 @@ impl Tunnel {
     }
 
     /// Checks `len` against the MTU; returns whether the outer header has DF.
-    fn fits(&self, ip: &IpPacket, len: usize, egress: &Egress) -> Result<bool, Refused> {
+    fn fits(&self, ip: &IpPacket, len: usize, egress: &Egress) -> Result<bool, EncapRefused> {
         let config = self.config();
         let path = egress.path_mtu.saturating_sub(self.overhead());
         let too_big = |mtu: usize| {
             let mtu = u32::try_from(mtu).unwrap_or(u32::MAX);
-            Refused { reason: DropReason::OutTooBig, tell: Some(Message::TooBig { mtu }) }
+            EncapRefused { reason: DropReason::OutTooBig, tell: Some(Message::TooBig { mtu }) }
         };
         let discovers = config.path_mtu == PathMtuDiscovery::On;
         match (config.kind.outer(), ip.version) {
@@ -271,7 +275,12 @@ fn label(label: FlowLabel, ip: &IpPacket, flow: FlowHash) -> u32 {
     }
 }
 
-pub(crate) fn ends(encap: &UdpEncap, outer: Version, flow: FlowHash, egress: &Egress) -> UdpEnds {
+pub(crate) fn ends(
+    encap: &TunnelUdpEncap,
+    outer: Version,
+    flow: FlowHash,
+    egress: &Egress,
+) -> UdpEnds {
     UdpEnds {
         source: match encap.source_port {
             SourcePort::Auto => flow.source_port(&egress.source_ports),

@@ -14,7 +14,7 @@ use crate::encapsulate::{Egress, EncapPlan};
 use crate::outer::narrow;
 use crate::tunnels::kinds;
 use crate::udp_decap::Arrival;
-use crate::{DecapPorts, DropReason, Outer, Refused, Tunnel, Tunnels, decapsulate_udp};
+use crate::{DecapPorts, DropReason, EncapRefused, Outer, Tunnel, Tunnels, decapsulate_udp};
 
 /// The largest UDP payload over IPv6; over IPv4 20 bytes more would fit.
 const BURST_BYTES: usize = 65_487;
@@ -60,7 +60,7 @@ impl Tunnel {
         egress: &Egress,
         pool: &mut Pool,
         out: &mut Batch,
-    ) -> Result<Outer, Refused> {
+    ) -> Result<Outer, EncapRefused> {
         let config = self.config();
         if config.udp.is_none() || config.encap_limit.is_some() {
             return Err(DropReason::OutSuper.into());
@@ -165,7 +165,9 @@ mod tests {
     use uxfrm_testkit::packets;
 
     use super::*;
-    use crate::config::{GreField, GreOptions, TunnelConfig, TunnelKind, UdpEncap, UdpFraming};
+    use crate::config::{
+        GreField, GreOptions, TunnelConfig, TunnelKind, TunnelUdpEncap, UdpFraming,
+    };
     use crate::{ALL_PORTS, DecapPort, HashSeed, PortRequest};
 
     fn ends(kind: TunnelKind, framing: UdpFraming) -> (Tunnel, Tunnels, DecapPorts) {
@@ -176,7 +178,7 @@ mod tests {
         .map(|end| end.parse().unwrap());
         let mut config = TunnelConfig::new(kind, left, right);
         config.encap_limit = None;
-        config.udp = Some(UdpEncap::new(framing, NonZeroU16::new(5555).unwrap()));
+        config.udp = Some(TunnelUdpEncap::new(framing, NonZeroU16::new(5555).unwrap()));
         if kind.is_gre() {
             let all =
                 GreOptions { key: Some(1), sequence: GreField::With, checksum: GreField::With };

@@ -6,7 +6,7 @@ use uxfrm_packet::Protocol;
 use uxfrm_packet::icmp::Icmp;
 use uxfrm_packet::icmpv6::Icmpv6;
 use uxfrm_packet::ipv4::{self, Ipv4Header};
-use uxfrm_packet::ipv6::{Chain, Ipv6Header};
+use uxfrm_packet::ipv6::{ExtensionChain, Ipv6Header};
 use zerocopy::FromBytes;
 
 /// Fields from the first bytes of an IP packet.
@@ -46,7 +46,7 @@ impl<'a> Quoted<'a> {
 
     fn of_ipv6(bytes: &'a [u8]) -> Option<Self> {
         let (header, rest) = Ipv6Header::ref_from_prefix(bytes).ok()?;
-        let chain = Chain::walk(header.next_header, rest).ok()?;
+        let chain = ExtensionChain::walk(header.next_header, rest).ok()?;
         Some(Self {
             source: header.source().into(),
             destination: header.destination().into(),

@@ -188,7 +188,7 @@ mod tests {
     use uxfrm_testkit::packets;
 
     use super::*;
-    use crate::config::{TunnelKind, UdpEncap};
+    use crate::config::{TunnelKind, TunnelUdpEncap};
     use crate::{ALL_PORTS, Egress, HashSeed};
 
     fn tunnels() -> Tunnels {
@@ -204,8 +204,8 @@ mod tests {
                 let mut config = TunnelConfig::new(kind, ends[0], ends[1]);
                 let port =
                     5000 + 10 * u16::from(number) + u16::from(framing == Some(UdpFraming::Gue));
-                config.udp =
-                    framing.map(|framing| UdpEncap::new(framing, NonZeroU16::new(port).unwrap()));
+                config.udp = framing
+                    .map(|framing| TunnelUdpEncap::new(framing, NonZeroU16::new(port).unwrap()));
                 // One tunnel per encapsulation between the same addresses.
                 if let Some(udp) = config.udp {
                     config.remote = match config.remote {

@@ -44,7 +44,7 @@ mod udp_decap;
 pub use config::{TunnelConfig, TunnelKind};
 pub use decapsulate::{Decapsulated, Decapsulation};
 pub use drop_reason::DropReason;
-pub use encapsulate::{Egress, Refused};
+pub use encapsulate::{Egress, EncapRefused};
 pub use error::Error;
 pub use flow::{ALL_PORTS, FlowHash, HashSeed};
 pub use gso_burst::{BurstPart, InnerPacket};

@@ -13,12 +13,12 @@ use uxfrm_testkit::packets;
 
 use crate::config::{
     CarriedVersions, GreField, GreOptions, HeaderByte, InnerDf, PathMtuDiscovery, RemoteOffload,
-    SourcePort, TunnelConfig, TunnelKind, UdpChecksum, UdpEncap, UdpFraming,
+    SourcePort, TunnelConfig, TunnelKind, TunnelUdpEncap, UdpChecksum, UdpFraming,
 };
 use crate::ports::{PortRequest, ZeroChecksum6};
 use crate::{
-    ALL_PORTS, DecapPort, DecapPorts, Decapsulation, DropReason, Egress, Error, HashSeed, Message,
-    Outer, Refused, SixRd, Tunnel, Tunnels,
+    ALL_PORTS, DecapPort, DecapPorts, Decapsulation, DropReason, Egress, EncapRefused, Error,
+    HashSeed, Message, Outer, SixRd, Tunnel, Tunnels,
 };
 
 const PORT: NonZeroU16 = NonZeroU16::new(5555).unwrap();
@@ -81,19 +81,23 @@ fn inner(version: Version) -> Vec<u8> {
 }
 
 fn in_udp(kind: TunnelKind, framing: UdpFraming, checksum: UdpChecksum) -> TunnelConfig {
-    let udp = UdpEncap { checksum4: checksum, checksum6: checksum, ..UdpEncap::new(framing, PORT) };
+    let udp = TunnelUdpEncap {
+        checksum4: checksum,
+        checksum6: checksum,
+        ..TunnelUdpEncap::new(framing, PORT)
+    };
     TunnelConfig { udp: Some(udp), ..config(kind) }
 }
 
 /// Encapsulates and writes all headers.
-fn sent(tunnel: &Tunnel, bytes: &[u8]) -> Result<(PacketBuf, Outer), Refused> {
+fn sent(tunnel: &Tunnel, bytes: &[u8]) -> Result<(PacketBuf, Outer), EncapRefused> {
     let mut packet = PacketBuf::from_slice(bytes);
     let outer = tunnel.encapsulate(&mut packet, &egress())?;
     outer.push(&mut packet)?;
     Ok((packet, outer))
 }
 
-fn refusal(config: &TunnelConfig, bytes: &[u8]) -> Refused {
+fn refusal(config: &TunnelConfig, bytes: &[u8]) -> EncapRefused {
     sent(&tunnel(config), bytes).unwrap_err()
 }
 
@@ -122,13 +126,18 @@ fn gres() -> impl Strategy<Value = GreOptions> {
     })
 }
 
-fn encaps() -> impl Strategy<Value = Option<UdpEncap>> {
+fn encaps() -> impl Strategy<Value = Option<TunnelUdpEncap>> {
     let checksum = || prop_oneof![Just(UdpChecksum::Zero), Just(UdpChecksum::Computed)];
     let framing = prop_oneof![Just(UdpFraming::Fou), Just(UdpFraming::Gue)];
     let source = prop_oneof![Just(SourcePort::Auto), Just(SourcePort::Fixed(PORT))];
     let udp =
         (framing, source, checksum(), checksum()).prop_map(|(framing, source_port, c4, c6)| {
-            UdpEncap { source_port, checksum4: c4, checksum6: c6, ..UdpEncap::new(framing, PORT) }
+            TunnelUdpEncap {
+                source_port,
+                checksum4: c4,
+                checksum6: c6,
+                ..TunnelUdpEncap::new(framing, PORT)
+            }
         });
     proptest::option::of(udp)
 }
@@ -208,7 +217,7 @@ proptest! {
     #[test]
     fn one_changed_bit_is_seen_by_the_checksum(config in configs(), bytes in inners(), at in any::<usize>(), bit in 0_u8..8) {
         let mut config = config;
-        config.udp = config.udp.map(|udp| UdpEncap { checksum4: UdpChecksum::Computed, checksum6: UdpChecksum::Computed, ..udp });
+        config.udp = config.udp.map(|udp| TunnelUdpEncap { checksum4: UdpChecksum::Computed, checksum6: UdpChecksum::Computed, ..udp });
         prop_assume!(config.udp.is_some());
         let version = IpPacket::parse(&bytes).unwrap().version;
         prop_assume!(config.carries.takes(version));
@@ -274,7 +283,7 @@ fn too_big_packet_is_answered_as_by_kernel() {
         (in_udp(TunnelKind::Ipip, UdpFraming::Fou, UdpChecksum::Zero), v4(1473, true), Some(1472)),
     ] {
         let made = sent(&tunnel(&config), &bytes).map(|_| ());
-        let refused = mtu.map(|mtu| Refused {
+        let refused = mtu.map(|mtu| EncapRefused {
             reason: DropReason::OutTooBig,
             tell: Some(Message::TooBig { mtu }),
         });
@@ -405,7 +414,7 @@ fn remote_checksum_is_left_to_receiver() {
             config.encap_limit = None;
             config.output = GreOptions { key: Some(3), ..GreOptions::default() };
             config.udp =
-                config.udp.map(|udp| UdpEncap { remote_checksum: RemoteOffload::On, ..udp });
+                config.udp.map(|udp| TunnelUdpEncap { remote_checksum: RemoteOffload::On, ..udp });
             let whole = inner(version);
             let start = IpPacket::parse(&whole).unwrap().header_len;
             let open = Checksum::Partial { start: u16::try_from(start).unwrap(), offset: 6 };
@@ -581,7 +590,7 @@ fn unclaimed_payload_leaves_as_whole_packet() {
         let mut packet =
             PacketBuf::from_slice(&packets::ip(from, to, Protocol::UDP, &[0, 1, 0, 2, 0, 8, 0, 0]));
         let whole = packet.bytes().to_vec();
-        let nested = UdpEncap::new(UdpFraming::Fou, NonZeroU16::new(5556).unwrap());
+        let nested = TunnelUdpEncap::new(UdpFraming::Fou, NonZeroU16::new(5556).unwrap());
         for depth in 1..=crate::MAX_UDP_LAYERS + 1 {
             crate::direct::wrap(&mut packet, &nested, flow, &egress()).unwrap();
             let mut copy = PacketBuf::from_slice(packet.bytes());

@@ -175,7 +175,7 @@ mod tests {
     use std::num::NonZeroU16;
 
     use super::*;
-    use crate::config::UdpEncap;
+    use crate::config::TunnelUdpEncap;
 
     fn ends(kind: TunnelKind) -> TunnelConfig {
         match kind.outer() {
@@ -192,7 +192,7 @@ mod tests {
 
     fn in_udp(kind: TunnelKind, framing: UdpFraming) -> TunnelConfig {
         TunnelConfig {
-            udp: Some(UdpEncap::new(framing, NonZeroU16::new(5555).unwrap())),
+            udp: Some(TunnelUdpEncap::new(framing, NonZeroU16::new(5555).unwrap())),
             ..ends(kind)
         }
     }
@@ -218,7 +218,8 @@ mod tests {
     fn invalid_configuration_is_refused() {
         let key = crate::config::GreOptions { key: Some(1), ..Default::default() };
         let mut remote = in_udp(TunnelKind::Ipip, UdpFraming::Fou);
-        remote.udp = remote.udp.map(|udp| UdpEncap { remote_checksum: RemoteOffload::On, ..udp });
+        remote.udp =
+            remote.udp.map(|udp| TunnelUdpEncap { remote_checksum: RemoteOffload::On, ..udp });
         let ends_of = |kind, of| TunnelConfig { local: ends(of).local, ..ends(kind) };
         let six_rd = SixRd::new("2001:db8::".parse().unwrap(), 32, "0.0.0.0".parse().unwrap(), 0);
         for (config, error) in [

@@ -10,7 +10,7 @@ use std::ops::Range;
 use uxfrm_packet::checksum::Sum;
 use uxfrm_packet::ipv4::{self, Ipv4Header};
 use uxfrm_packet::ipv6::{self, Ipv6, Ipv6Header};
-use uxfrm_packet::udp::{self, Udp};
+use uxfrm_packet::udp::{self, UdpDatagram};
 use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Protocol, UdpPath, Version};
 use zerocopy::IntoBytes;
 
@@ -179,8 +179,8 @@ impl UdpDecapsulated {
         device: u32,
         ports: &'p DecapPorts,
     ) -> Result<Option<(&'p DecapPort, Range<usize>)>, DropReason> {
-        let Udp { header, payload, .. } =
-            Udp::parse(&bytes[self.span.clone()]).map_err(|_| DropReason::InMalformed)?;
+        let UdpDatagram { header, payload, .. } =
+            UdpDatagram::parse(&bytes[self.span.clone()]).map_err(|_| DropReason::InMalformed)?;
         let datagram = Datagram {
             from: SocketAddr::new(self.source, header.source.get()),
             to: SocketAddr::new(self.destination, header.destination.get()),

@@ -9,8 +9,8 @@ use std::num::NonZeroU16;
 
 use uxfrm_packet::{PacketBuf, Version};
 use uxfrm_tunnel::config::{
-    CarriedVersions, FlowLabel, GreField, GreOptions, HeaderByte, SourcePort, UdpChecksum,
-    UdpEncap, UdpFraming,
+    CarriedVersions, FlowLabel, GreField, GreOptions, HeaderByte, SourcePort, TunnelUdpEncap,
+    UdpChecksum, UdpFraming,
 };
 use uxfrm_tunnel::{
     ALL_PORTS, DecapPort, DecapPorts, Decapsulation, Egress, HashSeed, PortRequest, Tunnel,
@@ -78,11 +78,11 @@ fn config(kind: TunnelKind, encap: &str, options: &str) -> TunnelConfig {
             let framing = if framing == "fou" { UdpFraming::Fou } else { UdpFraming::Gue };
             let checksum =
                 if checksum == "csum" { UdpChecksum::Computed } else { UdpChecksum::Zero };
-            Some(UdpEncap {
+            Some(TunnelUdpEncap {
                 source_port: SourcePort::Fixed(NonZeroU16::new(4444).unwrap()),
                 checksum4: checksum,
                 checksum6: checksum,
-                ..UdpEncap::new(framing, NonZeroU16::new(5555).unwrap())
+                ..TunnelUdpEncap::new(framing, NonZeroU16::new(5555).unwrap())
             })
         }
     };

@@ -11,11 +11,11 @@ use zerocopy::{FromBytes, Immutable};
 
 /// One message.
 #[derive(Debug)]
-pub enum ExpectedAnswer<'a> {
+pub enum AnswerMessage<'a> {
     /// A state, or an event about one.
     State(State<'a>),
     /// A policy, or an event about one.
-    Policy(Policy<'a>),
+    Policy(ShownPolicy<'a>),
     /// A packet needs a state.
     Acquire(Box<RawAcquire>, ReplyAttributes<'a>),
     /// All states of a protocol went.
@@ -69,7 +69,7 @@ pub struct State<'a> {
 
 /// A policy.
 #[derive(Debug)]
-pub struct Policy<'a> {
+pub struct ShownPolicy<'a> {
     /// What happened to it.
     pub change: Change,
     /// Its fixed part.
@@ -78,7 +78,7 @@ pub struct Policy<'a> {
     pub found: ReplyAttributes<'a>,
 }
 
-impl Policy<'_> {
+impl ShownPolicy<'_> {
     /// `XFRMA_POLICY_TYPE`; main without it.
     #[must_use]
     pub fn kind(&self) -> u8 {
@@ -86,7 +86,7 @@ impl Policy<'_> {
     }
 }
 
-impl<'a> ExpectedAnswer<'a> {
+impl<'a> AnswerMessage<'a> {
     /// What `message` is, which is no end of a dump and no acknowledgement.
     #[must_use]
     pub fn of(message: &NetlinkMessage<'a>) -> Self {
@@ -117,17 +117,17 @@ impl<'a> ExpectedAnswer<'a> {
                 let (info, found) = split(body)?;
                 let updated = kind == MessageType::UpdPolicy;
                 let change = if updated { Change::Updated } else { Change::Here };
-                Self::Policy(Policy { change, info: Box::new(info), found })
+                Self::Policy(ShownPolicy { change, info: Box::new(info), found })
             }
             MessageType::DelPolicy => {
                 let (_, found) = split::<RawPolicyId>(body)?;
                 let info = Box::new(found.read(AttributeType::Policy)?);
-                Self::Policy(Policy { change: Change::Deleted, info, found })
+                Self::Policy(ShownPolicy { change: Change::Deleted, info, found })
             }
             MessageType::PolExpire => {
                 let (RawPolicyExpire { policy, hard, .. }, found) = split(body)?;
                 let info = Box::new(policy);
-                Self::Policy(Policy { change: Change::Expired { hard }, info, found })
+                Self::Policy(ShownPolicy { change: Change::Expired { hard }, info, found })
             }
             MessageType::Acquire => {
                 let (acquire, found) = split(body)?;

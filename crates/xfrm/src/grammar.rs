@@ -37,7 +37,8 @@ use uxfrm_engine::Family;
 pub use self::{
     algorithm::{Algorithm, algorithms},
     command::{
-        Hthresh, Line, Monitor, PolicyKey, PolicyTarget, SpiRequest, StateKey, Topic, XfrmCommand,
+        Hthresh, Line, Monitor, PolicyKeyArgs, PolicyTarget, SpiRequest, StateKey, Topic,
+        XfrmCommand,
     },
     cursor::SyntaxError,
     error::{Error, Position, one_of},
@@ -66,7 +67,7 @@ pub struct Located<T> {
 
 /// What may stand before the object in a batch file's line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Prefix {
+pub enum LinePrefix {
     /// `[ip [OPTIONS]] xfrm`, as in a script.
     Program,
     /// The same or nothing, as in a file for `uxfrm xfrm -batch`.
@@ -77,7 +78,7 @@ pub enum Prefix {
 /// holds keys.
 pub fn lines(
     text: &str,
-    prefix: Prefix,
+    prefix: LinePrefix,
 ) -> impl Iterator<Item = Result<Located<XfrmCommand>, SyntaxError>> {
     Lines::of(text).map(move |words| {
         let words = words?;
@@ -95,7 +96,7 @@ pub fn lines(
 pub fn line(text: &str, family: Option<Family>) -> Result<Option<XfrmCommand>, SyntaxError> {
     match Lines::of(text).next() {
         None => Ok(None),
-        Some(words) => batch_line(&words?, Prefix::Optional, family).map(Some),
+        Some(words) => batch_line(&words?, LinePrefix::Optional, family).map(Some),
     }
 }
 
@@ -122,7 +123,7 @@ fn literal<S: AsRef<str>>(words: &[S]) -> Vec<Word<'_>> {
 
 fn batch_line(
     words: &[Word<'_>],
-    prefix: Prefix,
+    prefix: LinePrefix,
     family: Option<Family>,
 ) -> Result<XfrmCommand, SyntaxError> {
     if let Some(fault) = words.iter().find_map(Word::unexpanded) {
@@ -134,11 +135,11 @@ fn batch_line(
         line_option(&mut cursor)?;
     }
     match prefix {
-        Prefix::Program => cursor.abbreviated(&PROGRAM_OBJECTS)?,
-        Prefix::Optional if cursor.peek().is_some_and(|word| word.text().starts_with('x')) => {
+        LinePrefix::Program => cursor.abbreviated(&PROGRAM_OBJECTS)?,
+        LinePrefix::Optional if cursor.peek().is_some_and(|word| word.text().starts_with('x')) => {
             cursor.abbreviated(&PROGRAM_OBJECTS)?;
         }
-        Prefix::Optional => {}
+        LinePrefix::Optional => {}
     }
     let refuse = |cursor: &Cursor<'_, '_>, what: &str| Err(cursor.refuse(what));
     match object(&mut cursor)? {

@@ -19,18 +19,18 @@ use uxfrm_netlink::client::{
 
 use self::writer::Object;
 use crate::{
-    answer::{Change, ExpectedAnswer},
+    answer::{AnswerMessage, Change},
     names,
-    text::{Page, SAD_COUNT, SAD_HASH, SPD_COUNTS, SPD_HASH, THRESHOLDS},
+    text::{SAD_COUNT, SAD_HASH, SPD_COUNTS, SPD_HASH, THRESHOLDS, WipedText},
 };
 
 /// Writes an answer to a question.
-pub fn write(page: &mut Page<'_>, answer: &ExpectedAnswer<'_>) {
+pub fn write(page: &mut WipedText<'_>, answer: &AnswerMessage<'_>) {
     tell(page, answer, Cause::Request);
 }
 
 /// Writes what `monitor` hears.
-pub fn event(page: &mut Page<'_>, answer: &ExpectedAnswer<'_>) {
+pub fn event(page: &mut WipedText<'_>, answer: &AnswerMessage<'_>) {
     tell(page, answer, Cause::Event);
 }
 
@@ -41,46 +41,46 @@ enum Cause {
     Event,
 }
 
-fn tell(page: &mut Page<'_>, answer: &ExpectedAnswer<'_>, cause: Cause) {
+fn tell(page: &mut WipedText<'_>, answer: &AnswerMessage<'_>, cause: Cause) {
     let mut object = Object::begin(page);
     match answer {
-        ExpectedAnswer::State(one) => {
+        AnswerMessage::State(one) => {
             change(&mut object, "state", one.change, cause);
             state::write(&mut object, &one.info, &one.found);
         }
-        ExpectedAnswer::Policy(one) => {
+        AnswerMessage::Policy(one) => {
             change(&mut object, "policy", one.change, cause);
             policy::write(&mut object, &one.info, &one.found);
         }
-        ExpectedAnswer::Acquire(one, found) => acquire(&mut object, one, found),
-        ExpectedAnswer::StatesFlushed(protocol) => {
+        AnswerMessage::Acquire(one, found) => acquire(&mut object, one, found),
+        AnswerMessage::StatesFlushed(protocol) => {
             object.text("event", "flush-state");
             object.text("proto", &names::ipsec_protocol(*protocol));
         }
-        ExpectedAnswer::PoliciesFlushed(found) => {
+        AnswerMessage::PoliciesFlushed(found) => {
             object.text("event", "flush-policy");
             policy::kind(&mut object, found);
         }
-        ExpectedAnswer::Report(one, _) => {
+        AnswerMessage::Report(one, _) => {
             object.text("event", "report");
             object.text("proto", &names::ipsec_protocol(one.protocol));
             object.object("sel", |inner| state::selector(inner, &one.selector, 0));
         }
-        ExpectedAnswer::Aevent(one) => aevent(&mut object, one),
-        ExpectedAnswer::Mapping(one) => mapping(&mut object, one),
-        ExpectedAnswer::Defaults(one) => {
+        AnswerMessage::Aevent(one) => aevent(&mut object, one),
+        AnswerMessage::Mapping(one) => mapping(&mut object, one),
+        AnswerMessage::Defaults(one) => {
             if cause == Cause::Event {
                 object.text("event", "set-default");
             }
             defaults(&mut object, one);
         }
-        ExpectedAnswer::SadInfo(found) => sad_info(&mut object, found),
-        ExpectedAnswer::SpdInfo(found) => spd_info(&mut object, found),
-        ExpectedAnswer::Unknown(number) => {
+        AnswerMessage::SadInfo(found) => sad_info(&mut object, found),
+        AnswerMessage::SpdInfo(found) => spd_info(&mut object, found),
+        AnswerMessage::Unknown(number) => {
             object.text("event", "unknown");
             object.number("type", *number);
         }
-        ExpectedAnswer::Broken(kind) => {
+        AnswerMessage::Broken(kind) => {
             object.text("event", "broken");
             object.text("type", &format!("{kind:?}"));
         }

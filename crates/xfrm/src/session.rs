@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use uxfrm_netlink::{NetlinkMessage, NetlinkMessages};
 
 use crate::{
-    answer::ExpectedAnswer,
+    answer::AnswerMessage,
     client::{self, AnswerStatus, Connection},
     grammar::{
         self, CliOptions, Line, Monitor, Notation, SyntaxError, Timestamps, Topic, XfrmCommand,
@@ -24,7 +24,7 @@ use crate::{
     help, json,
     names::Names,
     request::{self, request},
-    text::{Keys, Page},
+    text::{Keys, WipedText},
 };
 
 /// What a command line may use of the world outside.
@@ -172,7 +172,7 @@ impl<'w, W: SessionEnvironment> Session<'w, W> {
         printer.begin(wanted);
         let mut failed = Ok(());
         let status = self.connection.talk(request, wanted, |message| {
-            let answer = ExpectedAnswer::of(message);
+            let answer = AnswerMessage::of(message);
             if failed.is_ok() && is_meant(command, &answer) {
                 failed = printer.show(&answer);
             }
@@ -185,13 +185,13 @@ impl<'w, W: SessionEnvironment> Session<'w, W> {
 }
 
 /// Whether a list's filter lets it through; what answers no list always goes through.
-fn is_meant(command: &XfrmCommand, answer: &ExpectedAnswer<'_>) -> bool {
+fn is_meant(command: &XfrmCommand, answer: &AnswerMessage<'_>) -> bool {
     match (command, answer) {
         (
             XfrmCommand::StateList(filter) | XfrmCommand::StateListWithoutKeys(filter),
-            ExpectedAnswer::State(state),
+            AnswerMessage::State(state),
         ) => filter.means(&state.info),
-        (XfrmCommand::PolicyList(filter), ExpectedAnswer::Policy(policy)) => {
+        (XfrmCommand::PolicyList(filter), AnswerMessage::Policy(policy)) => {
             filter.means(&policy.info, policy.kind())
         }
         _other => true,
@@ -243,7 +243,7 @@ fn listen(
 
 /// Shows answers as they come.
 struct Printer<'p> {
-    page: Page<'p>,
+    page: WipedText<'p>,
     notation: Notation,
     timestamps: Timestamps,
     names: &'p Names,
@@ -259,7 +259,7 @@ impl<'p> Printer<'p> {
     fn new(options: &CliOptions, keys: Keys, names: &'p Names, out: &'p mut dyn Write) -> Self {
         let style = options.style;
         Self {
-            page: Page::new(style, keys, names),
+            page: WipedText::new(style, keys, names),
             notation: style.notation,
             timestamps: style.timestamps,
             names,
@@ -278,7 +278,7 @@ impl<'p> Printer<'p> {
         }
     }
 
-    fn show(&mut self, answer: &ExpectedAnswer<'_>) -> io::Result<()> {
+    fn show(&mut self, answer: &AnswerMessage<'_>) -> io::Result<()> {
         if self.is_json() {
             if self.count > 0 {
                 self.page.raw(",");
@@ -302,7 +302,7 @@ impl<'p> Printer<'p> {
     /// Shows an event at once.
     fn event(&mut self, message: &NetlinkMessage<'_>, monitor: &Monitor) -> Result<(), Failure> {
         if self.is_json() {
-            json::event(&mut self.page, &ExpectedAnswer::of(message));
+            json::event(&mut self.page, &AnswerMessage::of(message));
             self.page.raw("\n");
             return Ok(self.flush()?);
         }
@@ -311,7 +311,7 @@ impl<'p> Printer<'p> {
         if monitor.names_namespace {
             self.page.raw("[nsid current]"); // a control socket is one namespace's
         }
-        self.page.answer(&ExpectedAnswer::of(message));
+        self.page.answer(&AnswerMessage::of(message));
         Ok(self.flush()?)
     }
 

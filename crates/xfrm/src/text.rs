@@ -24,7 +24,7 @@ use std::fmt::{self, Write as _};
 use zeroize::Zeroizing;
 
 use crate::{
-    answer::ExpectedAnswer,
+    answer::AnswerMessage,
     grammar::{Notation, Style},
     names::Names,
 };
@@ -42,14 +42,14 @@ pub enum Keys {
 }
 
 /// Text being written. It has keys in it, and is wiped.
-pub struct Page<'n> {
+pub struct WipedText<'n> {
     out: Zeroizing<String>,
     style: Style,
     names: &'n Names,
     keys: Keys,
 }
 
-impl<'n> Page<'n> {
+impl<'n> WipedText<'n> {
     /// An empty one.
     #[must_use]
     pub fn new(style: Style, keys: Keys, names: &'n Names) -> Self {
@@ -74,23 +74,23 @@ impl<'n> Page<'n> {
     }
 
     /// Writes an answer.
-    pub fn answer(&mut self, answer: &ExpectedAnswer<'_>) {
+    pub fn answer(&mut self, answer: &AnswerMessage<'_>) {
         match answer {
-            ExpectedAnswer::State(state) => self.state(state),
-            ExpectedAnswer::Policy(policy) => self.policy(policy),
-            ExpectedAnswer::Acquire(acquire, found) => self.acquire(acquire, found),
-            ExpectedAnswer::StatesFlushed(protocol) => self.states_flushed(*protocol),
-            ExpectedAnswer::PoliciesFlushed(found) => self.policies_flushed(found),
-            ExpectedAnswer::Report(report, found) => self.report(report, found),
-            ExpectedAnswer::Aevent(aevent) => self.aevent(aevent),
-            ExpectedAnswer::Mapping(mapping) => self.mapping(mapping),
-            ExpectedAnswer::Defaults(defaults) => self.defaults(defaults),
-            ExpectedAnswer::SadInfo(found) => self.sad_info(found),
-            ExpectedAnswer::SpdInfo(found) => self.spd_info(found),
-            ExpectedAnswer::Unknown(number) => {
+            AnswerMessage::State(state) => self.state(state),
+            AnswerMessage::Policy(policy) => self.policy(policy),
+            AnswerMessage::Acquire(acquire, found) => self.acquire(acquire, found),
+            AnswerMessage::StatesFlushed(protocol) => self.states_flushed(*protocol),
+            AnswerMessage::PoliciesFlushed(found) => self.policies_flushed(found),
+            AnswerMessage::Report(report, found) => self.report(report, found),
+            AnswerMessage::Aevent(aevent) => self.aevent(aevent),
+            AnswerMessage::Mapping(mapping) => self.mapping(mapping),
+            AnswerMessage::Defaults(defaults) => self.defaults(defaults),
+            AnswerMessage::SadInfo(found) => self.sad_info(found),
+            AnswerMessage::SpdInfo(found) => self.spd_info(found),
+            AnswerMessage::Unknown(number) => {
                 self.put(format_args!("Unknown message of type {number:#04x}\n"));
             }
-            ExpectedAnswer::Broken(kind) => {
+            AnswerMessage::Broken(kind) => {
                 self.put(format_args!("Message of type {kind:?} cut off\n"));
             }
         }
@@ -141,7 +141,7 @@ impl<'n> Page<'n> {
     }
 }
 
-impl fmt::Debug for Page<'_> {
+impl fmt::Debug for WipedText<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Page({} bytes)", self.out.len())
     }

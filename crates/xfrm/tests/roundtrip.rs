@@ -6,12 +6,12 @@
 use proptest::prelude::*;
 use uxfrm_netlink::client::NetlinkRequest;
 use uxfrm_netlink::{MessageType, NetlinkFlags, NetlinkMessages};
-use uxfrm_xfrm::answer::ExpectedAnswer;
+use uxfrm_xfrm::answer::AnswerMessage;
 use uxfrm_xfrm::grammar::{self, Line, Notation, Style, XfrmCommand};
 use uxfrm_xfrm::json;
 use uxfrm_xfrm::names::Names;
 use uxfrm_xfrm::request::request;
-use uxfrm_xfrm::text::{Keys, Page};
+use uxfrm_xfrm::text::{Keys, WipedText};
 
 fn command(line: &str) -> XfrmCommand {
     let words: Vec<&str> = line.split_whitespace().collect();
@@ -24,9 +24,9 @@ fn command(line: &str) -> XfrmCommand {
 /// What `list` shows of a request that the server took as it is.
 fn shown(request: &NetlinkRequest, style: Style) -> String {
     let names = Names::none();
-    let mut page = Page::new(style, Keys::Shown, &names);
+    let mut page = WipedText::new(style, Keys::Shown, &names);
     let message = NetlinkMessages::of(request.bytes()).next().unwrap();
-    page.answer(&ExpectedAnswer::of(&message));
+    page.answer(&AnswerMessage::of(&message));
     page.text().to_owned()
 }
 
@@ -101,9 +101,9 @@ proptest! {
             shown(&request, Style { statistics, notation, ..Style::default() });
         }
         let names = Names::none();
-        let mut page = Page::new(Style::default(), Keys::Shown, &names);
+        let mut page = WipedText::new(Style::default(), Keys::Shown, &names);
         let message = NetlinkMessages::of(request.bytes()).next().unwrap();
-        json::write(&mut page, &ExpectedAnswer::of(&message));
+        json::write(&mut page, &AnswerMessage::of(&message));
         serde_json::from_str::<serde_json::Value>(page.text()).unwrap();
     }
 }

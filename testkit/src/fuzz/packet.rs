@@ -11,7 +11,7 @@ use uxfrm_packet::icmpv6::Icmpv6;
 use uxfrm_packet::ipv4::{self, Ipv4};
 use uxfrm_packet::ipv6::Ipv6;
 use uxfrm_packet::tcp::Tcp;
-use uxfrm_packet::udp::Udp;
+use uxfrm_packet::udp::UdpDatagram;
 use uxfrm_packet::{
     Batch, Checksum, Coalescer, FlowPorts, IpPacket, PacketBuf, Pool, Protocol, SegmentPlan,
     Segments, SliceMeta, Version,
@@ -80,7 +80,7 @@ fn upper_layers(bytes: &[u8]) {
         let taken: usize = tcp.options().map(|option| option.data.len() + 1).sum();
         assert!(taken <= tcp.option_bytes.len());
     }
-    if let Ok(udp) = Udp::parse(bytes) {
+    if let Ok(udp) = UdpDatagram::parse(bytes) {
         assert_eq!(8 + udp.payload.len() + udp.trailing.len(), bytes.len());
     }
     if let Ok(gre) = Gre::parse(bytes) {

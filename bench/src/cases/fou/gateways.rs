@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tempfile::TempDir;
 use uxfrm_io::Namespace;
-use uxfrm_io::rtnetlink::{Prefix, Rtnetlink};
+use uxfrm_io::rtnetlink::{RoutePrefix, Rtnetlink};
 
 use super::plan::{FouTunnel, TunnelSide};
 use crate::gateway_child::GatewayChild;
@@ -111,8 +111,8 @@ fn configure_tunnels(side: TunnelSide, tunnels: &[FouTunnel]) -> anyhow::Result<
     Ok(())
 }
 
-fn prefix(address: IpAddr, length: u8) -> anyhow::Result<Prefix> {
-    Prefix::new(address, length).with_context(|| format!("{address}/{length}"))
+fn prefix(address: IpAddr, length: u8) -> anyhow::Result<RoutePrefix> {
+    RoutePrefix::new(address, length).with_context(|| format!("{address}/{length}"))
 }
 
 /// Writes the configuration of one gateway and returns its path.

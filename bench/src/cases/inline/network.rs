@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tempfile::TempDir;
-use uxfrm_io::rtnetlink::{Prefix, Route, Rtnetlink, Via};
+use uxfrm_io::rtnetlink::{Route, RoutePrefix, Rtnetlink, Via};
 use uxfrm_io::{FramePort, Frames, Namespace, PacketSocket, PacketSocketOptions};
 use uxfrm_packet::ethernet::{EtherType, EthernetHeader, MacAddr};
 use uxfrm_packet::ipv4::{self, Ipv4Header};
@@ -172,9 +172,9 @@ fn start(path: InlinePath, files: &std::path::Path) -> anyhow::Result<GatewayChi
     GatewayChild::start(&config)
 }
 
-fn prefix(address: &str, length: u8) -> anyhow::Result<Prefix> {
+fn prefix(address: &str, length: u8) -> anyhow::Result<RoutePrefix> {
     let address: IpAddr = address.parse()?;
-    Prefix::new(address, length).with_context(|| format!("{address}/{length}"))
+    RoutePrefix::new(address, length).with_context(|| format!("{address}/{length}"))
 }
 
 /// Writes a datagram from one host to the other that fills `room`.

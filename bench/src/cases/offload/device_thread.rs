@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context;
 use uxfrm_engine::{OffloadedPacket, ReceivedPacket};
 use uxfrm_io::poll::{Poller, Waker};
-use uxfrm_offload::{ModelNic, Queues};
+use uxfrm_offload::{ModelNic, NicQueues};
 use uxfrm_packet::{BATCH, Batch, Checksum, PacketBuf, Pool, Segments, SizeClass};
 
 use super::NOW;
@@ -102,7 +102,7 @@ impl DeviceThread {
     }
 
     fn receive(&mut self, nic: &mut ModelNic) -> u64 {
-        let mut queues: Queues = nic.queues();
+        let mut queues: NicQueues = nic.queues();
         let mut cycles = 0;
         let arriving: Vec<PacketBuf> = self.arriving.drain().collect();
         let mut arriving = arriving.into_iter().peekable();

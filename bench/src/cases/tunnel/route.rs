@@ -1,7 +1,7 @@
 //! Routes into a tunnel's TUN; they go with the device.
 
 use anyhow::Context;
-use uxfrm_io::rtnetlink::{Prefix, Route, Rtnetlink, Via};
+use uxfrm_io::rtnetlink::{Route, RoutePrefix, Rtnetlink, Via};
 
 use crate::pair::{GatewaySite, PREFIX_LEN};
 
@@ -19,7 +19,7 @@ pub(super) fn add_through(
     let tun = kernel.link(tun)?;
     kernel.set_mtu(tun.index, mtu)?;
     kernel.set_up(tun.index)?;
-    let net = Prefix::new(there.lan_net.into(), PREFIX_LEN).context("24 of 32 bits")?;
+    let net = RoutePrefix::new(there.lan_net.into(), PREFIX_LEN).context("24 of 32 bits")?;
     let mut route = Route::new(net, Via::Link(tun.index));
     route.source = Some(here.lan.into());
     Ok(kernel.add_route(&route)?)

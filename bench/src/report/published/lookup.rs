@@ -16,11 +16,11 @@ const VPP: [(&str, [(f64, f64); 4]); 3] = [
 ];
 
 /// Without and with the cache.
-type Pairs = [(u32, u32); 4];
+type CyclePairs = [(u32, u32); 4];
 
 /// Mbit/s of 64-byte packets with 1 to 4 processors, without and with the flow cache ("xfrm: is the
 /// flow cache still needed?", veth).
-const KERNEL: [(&str, Pairs); 2] = [
+const KERNEL: [(&str, CyclePairs); 2] = [
     ("4 flows", [(198, 241), (320, 469), (503, 690), (688, 880)]),
     ("16k flows", [(190, 112), (307, 193), (488, 305), (668, 435)]),
 ];

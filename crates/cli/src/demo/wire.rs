@@ -5,7 +5,7 @@ use uxfrm_bench::pair::{ESP_IN_UDP, marker};
 use uxfrm_packet::esp::Esp;
 use uxfrm_packet::icmp::{self, Icmp};
 use uxfrm_packet::tcp::Tcp;
-use uxfrm_packet::udp::Udp;
+use uxfrm_packet::udp::UdpDatagram;
 use uxfrm_packet::{IpPacket, ParseError, Protocol};
 
 /// Bytes of a packet that are kept to show.
@@ -145,7 +145,7 @@ fn describe_upper(ip: &IpPacket, bytes: &[u8]) -> Result<(PacketKind, String), P
 }
 
 fn describe_udp(bytes: &[u8]) -> Result<(PacketKind, String), ParseError> {
-    let Udp { header, payload, .. } = Udp::parse(bytes)?;
+    let UdpDatagram { header, payload, .. } = UdpDatagram::parse(bytes)?;
     let (source, destination) = (header.source.get(), header.destination.get());
     let ports = format!("UDP {source} > {destination}");
     if source == ESP_IN_UDP || destination == ESP_IN_UDP {

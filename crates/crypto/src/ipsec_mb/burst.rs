@@ -11,7 +11,7 @@ use super::keys::{BurstKey, BurstKind, Mac};
 use crate::job::{Iv, OpenJob, OpenStatus, SealJob, SealStatus, TextSpan};
 use crate::key::SaKey;
 use crate::portable::{
-    Aad, Received, append_seq_high, array, copy_in, copy_out, counter_block, refused, verdict,
+    Aad, ReceivedIcv, append_seq_high, array, copy_in, copy_out, counter_block, refused, verdict,
     write_counter,
 };
 use crate::transform::{AesSize, Cipher, HEADER_LEN, MAX_ICV_LEN};
@@ -211,11 +211,11 @@ fn sign_all(worker: &mut Worker, mac: Mac, jobs: &mut [SealJob<'_>], chosen: &[u
 fn verify_all(worker: &mut Worker, mac: Mac, jobs: &mut [OpenJob<'_>], chosen: &[u32]) {
     let mut todo = [MacJob::NONE; BURST];
     let mut tags: Tags = [[0; MAX_ICV_LEN]; BURST];
-    let mut received = [Received::NONE; BURST];
+    let mut received = [ReceivedIcv::NONE; BURST];
     for (slot, i) in chosen.iter().enumerate() {
         let job = &mut jobs[*i as usize];
         let covered = job.esp.len() - job.key.transform.icv_len();
-        received[slot] = Received::take(job.esp, covered);
+        received[slot] = ReceivedIcv::take(job.esp, covered);
         let end = append_seq_high(job.seq_high, job.esp, covered);
         todo[slot] = mac_job(job.key, &job.esp[..end], &mut tags[slot]);
     }
@@ -342,7 +342,7 @@ fn open_aead(worker: &mut Worker, kind: BurstKind, jobs: &mut [OpenJob<'_>], cho
     for (tag, i) in side.tags.iter().zip(chosen) {
         let job = &mut jobs[*i as usize];
         let covered = job.esp.len() - job.key.transform.icv_len();
-        if done && Received::take(job.esp, covered).matches(tag) {
+        if done && ReceivedIcv::take(job.esp, covered).matches(tag) {
             job.verdict = OpenStatus::Authentic;
         } else {
             wipe_forged(job);

@@ -45,7 +45,7 @@ impl DirectCalls {
             Iv::InPacket => array(&job.esp[HEADER_LEN..]),
         };
         job.esp[HEADER_LEN..HEADER_LEN + IV_LEN].copy_from_slice(&iv);
-        let head = Head::of(job.esp, job.seq_high);
+        let head = AadBuffer::of(job.esp, job.seq_high);
         let parts = EspParts::of(job.esp, IV_LEN, text_len);
         self.tag_len = parts.icv.len();
         let span = TextSpan::into(parts.text, job.plain);
@@ -62,7 +62,7 @@ impl DirectCalls {
         text_len: usize,
         place: u32,
     ) {
-        let head = Head::of(job.esp, job.seq_high);
+        let head = AadBuffer::of(job.esp, job.seq_high);
         let parts = EspParts::of(job.esp, IV_LEN, text_len);
         self.tag_len = parts.icv.len();
         let iv = array(&parts.lead[HEADER_LEN..]);
@@ -76,7 +76,7 @@ impl DirectCalls {
     fn push(
         &mut self,
         key: &DirectKey,
-        head: Head,
+        head: AadBuffer,
         iv: [u8; IV_LEN],
         span: TextSpan,
         tag: *mut u8,
@@ -149,12 +149,12 @@ fn forget(job: &mut OpenJob<'_>, covered: usize) {
 }
 
 /// Associated data for a call.
-struct Head {
+struct AadBuffer {
     bytes: [u8; 12],
     len: u64,
 }
 
-impl Head {
+impl AadBuffer {
     #[inline(always)]
     fn of(esp: &[u8], seq_high: SeqHigh) -> Self {
         let mut bytes = [0; 12];

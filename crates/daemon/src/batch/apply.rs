@@ -141,7 +141,7 @@ fn run(change: &mut Transaction<'_>, file: &Path, line: Located<Command>) -> Res
 }
 
 /// The databases' name for the policy that a line names.
-fn named(key: batch::PolicyKey) -> PolicyKey {
+fn named(key: batch::PolicyKeyArgs) -> PolicyKey {
     PolicyKey {
         direction: key.direction,
         kind: key.kind.unwrap_or_default(),

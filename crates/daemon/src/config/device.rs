@@ -14,7 +14,7 @@ use super::{Functions, TunName};
 /// name it by `offload … dev`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Device {
+pub struct DeviceSettings {
     /// The name of an interface, which is made if it is not there, so that `ip xfrm` finds it.
     /// While that is down, so is the device.
     pub name: TunName,
@@ -37,13 +37,13 @@ pub struct Device {
     /// What becomes of the traffic of its policies when it goes down; default `block`. With several
     /// devices the last one's word counts.
     #[serde(default)]
-    pub link_down: LinkDown,
+    pub link_down: LinkDownSetting,
 }
 
 /// What a policy leaves behind when its device goes down.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum LinkDown {
+pub enum LinkDownSetting {
     /// A policy that blocks, until one of its name is added again.
     #[default]
     Block,
@@ -51,7 +51,7 @@ pub enum LinkDown {
     Release,
 }
 
-impl Device {
+impl DeviceSettings {
     /// The file that its profile is in, if that has no name here.
     pub(crate) fn profile_file(&self) -> Option<&Path> {
         Profile::by_name(&self.profile).is_none().then(|| Path::new(&self.profile))

@@ -115,9 +115,9 @@ impl TryFrom<i64> for Mtu {
 /// `local`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "i64")]
-pub struct Table(u32);
+pub struct RoutingTable(u32);
 
-impl Table {
+impl RoutingTable {
     /// The kernel's number.
     #[must_use]
     pub const fn number(self) -> u32 {
@@ -125,13 +125,13 @@ impl Table {
     }
 }
 
-impl Default for Table {
+impl Default for RoutingTable {
     fn default() -> Self {
         Self(30000)
     }
 }
 
-impl TryFrom<i64> for Table {
+impl TryFrom<i64> for RoutingTable {
     type Error = String;
 
     fn try_from(number: i64) -> Result<Self, String> {

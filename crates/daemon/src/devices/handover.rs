@@ -18,7 +18,7 @@ use super::{
     DeviceCreation, Devices, InstalledDevice, interface::Interface, lock, names, set_up_link_down,
 };
 use crate::{
-    config::Device,
+    config::DeviceSettings,
     descriptor_store::{Copies, DescriptorStore},
     protocol::ClientId,
 };
@@ -88,7 +88,7 @@ impl Devices {
     pub(crate) fn of_passed(
         passed: &DevicesHandover,
         descriptors: &mut DescriptorStore,
-        (configured, mark): (&[Device], u32),
+        (configured, mark): (&[DeviceSettings], u32),
         database: &mut Database,
     ) -> anyhow::Result<Self> {
         let mut all = Self::plug(&[], DeviceCreation::Real, mark, database)?;

@@ -1,7 +1,7 @@
 //! The policies of one direction and kind as runs, in the order in which they decide.
 
 use uxfrm_engine::{PolicyEntry, PolicyKind, PolicyPrecedence, Spd};
-use uxfrm_io::nftables::{Rule, RuleId, Set, TableChange, XdpVerdict};
+use uxfrm_io::nftables::{Rule, RuleId, RuleVerdict, Set, TableChange};
 
 use super::{
     chain_kind::ChainKind,
@@ -346,20 +346,20 @@ impl Chain {
     fn fate(&self, outcome: Outcome) -> GroupVerdict {
         match (outcome, self.kind) {
             (Outcome::Drop(reason), _) => {
-                GroupVerdict { counter: Some(reason.as_str()), verdict: XdpVerdict::Drop }
+                GroupVerdict { counter: Some(reason.as_str()), verdict: RuleVerdict::Drop }
             }
             (Outcome::Divert, _) => {
-                GroupVerdict { counter: None, verdict: XdpVerdict::Goto(divert::DIVERT) }
+                GroupVerdict { counter: None, verdict: RuleVerdict::Goto(divert::DIVERT) }
             }
             (Outcome::Pass, PolicyKind::Sub) if self.part.is_of_whole() => {
-                GroupVerdict { counter: None, verdict: XdpVerdict::Accept }
+                GroupVerdict { counter: None, verdict: RuleVerdict::Accept }
             }
             (Outcome::Pass, PolicyKind::Main) => {
-                GroupVerdict { counter: None, verdict: XdpVerdict::Accept }
+                GroupVerdict { counter: None, verdict: RuleVerdict::Accept }
             }
             (Outcome::Pass, PolicyKind::Sub) => {
                 let main = self.part.chain(PolicyKind::Main);
-                GroupVerdict { counter: None, verdict: XdpVerdict::Goto(main) }
+                GroupVerdict { counter: None, verdict: RuleVerdict::Goto(main) }
             }
         }
     }

@@ -17,7 +17,7 @@
 //! TUN, and uxfrm judges the whole datagram; of IPv6 also where it asks for a protocol.
 
 use uxfrm_engine::{Action, Policy, Selector};
-use uxfrm_io::nftables::{Chain, Condition, Hook, Rule, XdpVerdict};
+use uxfrm_io::nftables::{Chain, Condition, Hook, Rule, RuleVerdict};
 
 use crate::config::DIVERTED;
 
@@ -67,7 +67,7 @@ pub(super) fn upper(selector: &Selector, version: Version, outcome: Outcome) -> 
 /// The chains, with the policies as they are laid out.
 pub(super) fn chains(context: &RulesetContext, layout: &RulesetState) -> Vec<Chain> {
     let [way, main] = [PolicyKind::Sub, PolicyKind::Main].map(|kind| ChainKind::Way.chain(kind));
-    let jump = |to| Rule { verdict: XdpVerdict::Jump(to), ..accept(Vec::new()) };
+    let jump = |to| Rule { verdict: RuleVerdict::Jump(to), ..accept(Vec::new()) };
     let mut of_sub = layout.rules(ChainKind::Way, PolicyKind::Sub);
     of_sub.push(jump(main));
     let mut leaving: Vec<_> = rules::leaving(context).collect();
@@ -84,6 +84,6 @@ pub(super) fn chains(context: &RulesetContext, layout: &RulesetState) -> Vec<Cha
 
 /// The mark of what the host itself takes would be others' to see, and nobody's to use.
 fn divert() -> Vec<Rule> {
-    let mark = Rule { verdict: XdpVerdict::Mark(DIVERTED), ..accept(Vec::new()) };
+    let mark = Rule { verdict: RuleVerdict::Mark(DIVERTED), ..accept(Vec::new()) };
     vec![accept(vec![Condition::to_own_address()]), mark]
 }

@@ -22,7 +22,7 @@
 use uxfrm_engine::{
     Action, Direction, Mark, Mode, Policy, PolicyKind, PortMask, Prefix, Selector, Template,
 };
-use uxfrm_io::nftables::{Chain, Condition, Destination, Hook, Rule, XdpVerdict};
+use uxfrm_io::nftables::{Chain, Condition, Destination, Hook, Rule, RuleVerdict};
 use uxfrm_packet::Version;
 
 use super::{
@@ -188,11 +188,11 @@ pub(super) fn undecided() -> [Rule; 2] {
 }
 
 fn judged(whole: ChainKind, policies: ChainKind) -> [Rule; 3] {
-    let jump = |kind| Rule { verdict: XdpVerdict::Jump(whole.chain(kind)), ..accept(Vec::new()) };
+    let jump = |kind| Rule { verdict: RuleVerdict::Jump(whole.chain(kind)), ..accept(Vec::new()) };
     let [sub, main] = [PolicyKind::Sub, PolicyKind::Main].map(jump);
     [sub, main, goto(Vec::new(), policies.chain(PolicyKind::Sub))]
 }
 
 fn goto(conditions: Vec<Condition>, chain: &'static str) -> Rule {
-    Rule { verdict: XdpVerdict::Goto(chain), ..accept(conditions) }
+    Rule { verdict: RuleVerdict::Goto(chain), ..accept(conditions) }
 }

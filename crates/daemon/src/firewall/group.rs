@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use uxfrm_io::nftables::{
-    Condition, Rule, RuleId, Set, SetId, SetKeys, SetLookup, TableChange, XdpVerdict,
+    Condition, Rule, RuleId, RuleVerdict, Set, SetId, SetKeys, SetLookup, TableChange,
 };
 
 use super::{key_refcounts::KeyRefcounts, match_shape::MatchShape};
@@ -39,7 +39,7 @@ pub(super) type Placed = Option<RuleId>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct GroupVerdict {
     pub(super) counter: Option<&'static str>,
-    pub(super) verdict: XdpVerdict,
+    pub(super) verdict: RuleVerdict,
 }
 
 /// Policies of one shape that have a rule each. A look into a set costs the kernel what three or

@@ -19,9 +19,9 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use uxfrm_io::{
     nftables::{
-        Chain, Condition, Error, Hook, Nftables, PacketFilter as _, Rule, Table, XdpVerdict,
+        Chain, Condition, Error, Hook, Nftables, PacketFilter as _, Rule, RuleVerdict, Table,
     },
-    rtnetlink::Prefix,
+    rtnetlink::RoutePrefix,
 };
 use uxfrm_packet::Version;
 
@@ -139,7 +139,7 @@ impl InlineDevices {
 /// as one that was made anew after a crash has another index.
 fn came_by(name: &str, index: u32, chain: &'static str) -> [Rule; 2] {
     [Condition::came_by_index(index), Condition::came_by(name)]
-        .map(|condition| rule(vec![condition], XdpVerdict::Goto(chain)))
+        .map(|condition| rule(vec![condition], RuleVerdict::Goto(chain)))
 }
 
 fn table(arriving: Vec<Rule>, udp_ports: &[u16], own: &[IpAddr]) -> Table {
@@ -150,22 +150,22 @@ fn table(arriving: Vec<Rule>, udp_ports: &[u16], own: &[IpAddr]) -> Table {
         sets: Vec::new(),
         chains: vec![
             chain("own", None, esp(udp_ports).collect()),
-            chain("protected", None, sorted(own, XdpVerdict::Accept)),
-            chain("wire", None, sorted(own, XdpVerdict::Goto("own"))),
+            chain("protected", None, sorted(own, RuleVerdict::Accept)),
+            chain("wire", None, sorted(own, RuleVerdict::Goto("own"))),
             chain("arriving", Some(Hook::Prerouting), arriving),
         ],
     }
 }
 
 /// To own addresses: the verdict. What no router passes on: the host's. All else is kept from it.
-fn sorted(own: &[IpAddr], verdict: XdpVerdict) -> Vec<Rule> {
+fn sorted(own: &[IpAddr], verdict: RuleVerdict) -> Vec<Rule> {
     let to_own = own.iter().filter(|own| !own.is_loopback() && !is_link_local(**own));
-    let to_own = to_own.map(|own| rule(to(Prefix::host(*own)), verdict));
+    let to_own = to_own.map(|own| rule(to(RoutePrefix::host(*own)), verdict));
     let to_many = NOT_ROUTED.into_iter().filter_map(|(network, length)| {
-        let prefix = Prefix::new(network, length)?;
-        Some([rule(to(prefix), XdpVerdict::Accept)].into_iter().chain(from_link(prefix)))
+        let prefix = RoutePrefix::new(network, length)?;
+        Some([rule(to(prefix), RuleVerdict::Accept)].into_iter().chain(from_link(prefix)))
     });
-    let kept_out = rule(Vec::new(), XdpVerdict::Drop);
+    let kept_out = rule(Vec::new(), RuleVerdict::Drop);
     to_own.chain(to_many.flatten()).chain([kept_out]).collect()
 }
 
@@ -180,9 +180,9 @@ const NOT_ROUTED: [(IpAddr, u8); 4] = [
 const LINK_LOCAL: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0));
 
 /// A neighbour's link-local source is not passed on either.
-fn from_link(prefix: Prefix) -> Option<Rule> {
+fn from_link(prefix: RoutePrefix) -> Option<Rule> {
     let conditions = vec![Condition::version(Version::V6), Condition::source(prefix)];
-    (prefix.address() == LINK_LOCAL).then(|| rule(conditions, XdpVerdict::Accept))
+    (prefix.address() == LINK_LOCAL).then(|| rule(conditions, RuleVerdict::Accept))
 }
 
 fn is_link_local(address: IpAddr) -> bool {
@@ -196,21 +196,21 @@ fn esp(udp_ports: &[u16]) -> impl Iterator<Item = Rule> {
         let [version, whole] = version;
         let udp = Condition::protocol(UDP);
         let marked = Condition::upper_word_is_not_zero(8);
-        rule(vec![version, whole, udp, port, marked], XdpVerdict::Drop)
+        rule(vec![version, whole, udp, port, marked], RuleVerdict::Drop)
     };
     let ports = udp_ports.iter().flat_map(move |port| {
         let v4 = [Condition::version(Version::V4), Condition::whole_ipv4()];
         let v6 = [Condition::version(Version::V6), Condition::network_byte(6, UDP)];
         [in_udp(*port, v4), in_udp(*port, v6)]
     });
-    std::iter::once(rule(vec![Condition::protocol(ESP)], XdpVerdict::Drop)).chain(ports)
+    std::iter::once(rule(vec![Condition::protocol(ESP)], RuleVerdict::Drop)).chain(ports)
 }
 
-fn to(prefix: Prefix) -> Vec<Condition> {
+fn to(prefix: RoutePrefix) -> Vec<Condition> {
     let version = if prefix.address().is_ipv4() { Version::V4 } else { Version::V6 };
     vec![Condition::version(version), Condition::destination(prefix)]
 }
 
-fn rule(conditions: Vec<Condition>, verdict: XdpVerdict) -> Rule {
+fn rule(conditions: Vec<Condition>, verdict: RuleVerdict) -> Rule {
     Rule { conditions, set_lookup: None, counter: None, verdict }
 }

@@ -1,6 +1,6 @@
 //! The fields that a policy's alternative matches on, without their values.
 
-use uxfrm_io::nftables::{Condition, KeyField};
+use uxfrm_io::nftables::{Condition, SetKeyField};
 
 /// What policies may ask alike. A packet gives one answer to all that have a shape, so one look
 /// into a set tells whether any of them fits.
@@ -8,7 +8,7 @@ use uxfrm_io::nftables::{Condition, KeyField};
 pub(super) struct MatchShape {
     /// What all packets must meet: the version of IP, and which protocols it is not.
     pub(super) fixed: Vec<Condition>,
-    pub(super) questions: Vec<KeyField>,
+    pub(super) questions: Vec<SetKeyField>,
 }
 
 impl MatchShape {
@@ -30,6 +30,6 @@ impl MatchShape {
 
     /// Bytes of its keys.
     pub(super) fn key_length(&self) -> usize {
-        self.questions.iter().map(KeyField::size).sum()
+        self.questions.iter().map(SetKeyField::size).sum()
     }
 }

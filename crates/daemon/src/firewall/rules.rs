@@ -19,7 +19,7 @@ use uxfrm_engine::{
     Spd, TemplateLevel,
 };
 use uxfrm_io::{
-    nftables::{Chain, Condition, Hook, Rule, Set, Table, XdpVerdict},
+    nftables::{Chain, Condition, Hook, Rule, RuleVerdict, Set, Table},
     rtnetlink,
 };
 use uxfrm_packet::Version;
@@ -203,7 +203,7 @@ fn policies(layout: &RulesetState, default: Action, part: ChainKind) -> [Chain; 
 /// What stands behind sub policies: the jump to the main ones, and the default.
 fn behind(default: Action, part: ChainKind) -> Vec<Rule> {
     let main = part.chain(PolicyKind::Main);
-    let mut rules = vec![Rule { verdict: XdpVerdict::Jump(main), ..accept(Vec::new()) }];
+    let mut rules = vec![Rule { verdict: RuleVerdict::Jump(main), ..accept(Vec::new()) }];
     if default == Action::Allow {
         return rules;
     }
@@ -234,7 +234,7 @@ fn entered(hook: Hook, mut first: Vec<Rule>, main: Chain, sub: Chain) -> Vec<Cha
             return vec![main, Chain { hook: Some(hook), rules: first, ..sub }];
         }
     };
-    first.push(Rule { verdict: XdpVerdict::Goto(sub.name), ..accept(Vec::new()) });
+    first.push(Rule { verdict: RuleVerdict::Goto(sub.name), ..accept(Vec::new()) });
     vec![main, sub, Chain { name, hook: Some(hook), rules: first }]
 }
 
@@ -328,18 +328,18 @@ fn destinations(part: ChainKind, policy: &Policy, outcome: Outcome) -> Vec<Vec<C
 }
 
 /// `None` for all addresses.
-fn prefix(prefix: Prefix) -> Option<rtnetlink::Prefix> {
-    rtnetlink::Prefix::new(prefix.address(), prefix.prefix_len())
+fn prefix(prefix: Prefix) -> Option<rtnetlink::RoutePrefix> {
+    rtnetlink::RoutePrefix::new(prefix.address(), prefix.prefix_len())
         .filter(|prefix| prefix.length() != 0)
 }
 
 pub(super) fn accept(conditions: Vec<Condition>) -> Rule {
-    Rule { conditions, set_lookup: None, counter: None, verdict: XdpVerdict::Accept }
+    Rule { conditions, set_lookup: None, counter: None, verdict: RuleVerdict::Accept }
 }
 
 fn drop(conditions: Vec<Condition>, reason: DropReason) -> Rule {
     let counter = Some(reason.as_str());
-    Rule { conditions, set_lookup: None, counter, verdict: XdpVerdict::Drop }
+    Rule { conditions, set_lookup: None, counter, verdict: RuleVerdict::Drop }
 }
 
 #[cfg(test)]

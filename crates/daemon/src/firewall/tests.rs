@@ -16,7 +16,7 @@ use uxfrm_engine::{
     Policy, PolicyFlags, PolicyIndex, PolicyKind, Prefix, Priority, Reqid, SaProtocol, Selector,
     Spi, Template, TemplateLevel,
 };
-use uxfrm_io::nftables::XdpVerdict;
+use uxfrm_io::nftables::RuleVerdict;
 
 use super::*;
 use filters::Narrow;
@@ -37,11 +37,11 @@ fn firewall_installed_in_pieces_drops_until_complete() {
         let [source, destination] = [Ipv4Addr::new(10, 1, 0, 1), Ipv4Addr::new(10, 2, 0, host)];
         packet(source.into(), destination.into(), 17, &[0; 8])
     };
-    for (host, last) in [(1, XdpVerdict::Drop), (200, XdpVerdict::Accept)] {
+    for (host, last) in [(1, RuleVerdict::Drop), (200, RuleVerdict::Accept)] {
         let database = blocking();
         let filter = Narrow { packet: to(host), ..Narrow::default() };
         let guard = Firewall::install(filter, context(), &database.current().spd).unwrap();
-        assert_eq!(*guard.filter.judged.borrow(), [XdpVerdict::Drop, last]);
+        assert_eq!(*guard.filter.judged.borrow(), [RuleVerdict::Drop, last]);
     }
 }
 
@@ -53,7 +53,7 @@ fn firewall_incomplete_is_removed_unless_replacing() {
     let spd = &database.current().spd;
     let to = [Ipv4Addr::new(10, 1, 0, 1), Ipv4Addr::new(10, 2, 0, 200)];
     for (was_there, seen) in
-        [(false, &[XdpVerdict::Drop, XdpVerdict::Accept][..]), (true, &[XdpVerdict::Drop][..])]
+        [(false, &[RuleVerdict::Drop, RuleVerdict::Accept][..]), (true, &[RuleVerdict::Drop][..])]
     {
         let packet = packet(to[0].into(), to[1].into(), 17, &[0; 8]);
         let mut filter = Narrow { packet, too_many: Some(1), ..Narrow::default() };
@@ -254,7 +254,7 @@ fn removed_firewall_is_restored_in_pieces() {
     guard.filter.remove(&name).unwrap();
     guard.follow(spd).unwrap();
     let judged = guard.filter.judged.borrow();
-    assert_eq!(judged[2..], [XdpVerdict::Accept, XdpVerdict::Drop, XdpVerdict::Drop]);
+    assert_eq!(judged[2..], [RuleVerdict::Accept, RuleVerdict::Drop, RuleVerdict::Drop]);
 }
 
 /// They would be joined by a new table.

@@ -158,7 +158,7 @@ impl Gateway {
             self.notify(&[NotifyState::Reloading, since]);
         }
         let mut serving = self.serving();
-        let mut reload = |outbox: &mut Outbox| serving.reload(reload::Request::Apply, outbox);
+        let mut reload = |outbox: &mut Outbox| serving.reload(reload::ReloadRequest::Apply, outbox);
         let outcome = match control {
             Some(control) => control.publish(reload),
             None => reload(&mut Outbox::default()),

@@ -113,7 +113,11 @@ impl RequestHandler<'_> {
     }
 
     /// Reads files again, and tells listeners what that changed.
-    pub(crate) fn reload(&mut self, request: reload::Request, outbox: &mut Outbox) -> Outcome {
+    pub(crate) fn reload(
+        &mut self,
+        request: reload::ReloadRequest,
+        outbox: &mut Outbox,
+    ) -> Outcome {
         // What others asked for in this round is theirs, whatever comes of this.
         self.commit(outbox);
         let Self { database, reconciler, tunnels, at_exit, .. } = self;
@@ -129,7 +133,9 @@ impl RequestHandler<'_> {
     fn answer_reload(&mut self, client: ClientId, datagram: &[u8], outbox: &mut Outbox) {
         let answers: Vec<_> = match serde_json::from_slice(datagram) {
             Ok(request) => self.reload(request, outbox).answers().collect(),
-            Err(error) => vec![reload::Answer::Failed(format!("that is no request: {error}"))],
+            Err(error) => {
+                vec![reload::ReloadAnswer::Failed(format!("that is no request: {error}"))]
+            }
         };
         for answer in answers {
             // It has no maps, the only thing that may not be had as JSON.

@@ -15,7 +15,7 @@ use uxfrm_io::{
     icmp_errors::PathMtuErrors,
     poll::{Poller, Waker},
     rtnetlink::Rtnetlink,
-    tun::{QueueOrder, Queues, Tun, TunOptions},
+    tun::{QueueCount, QueueOrder, Tun, TunOptions},
     uevents::Uevents,
 };
 use uxfrm_runtime::Events;
@@ -164,7 +164,7 @@ pub(super) fn open_tun(
     descriptors: &mut DescriptorStore,
 ) -> anyhow::Result<(Tun, u32)> {
     let are_several = config.runtime.workers.count().get() > 1;
-    let queues = if are_several { Queues::Several } else { Queues::Single };
+    let queues = if are_several { QueueCount::Several } else { QueueCount::Single };
     let name = &config.host.tun;
     let is_there = if_nametoindex(name.as_str()).is_ok();
     let why = if is_there {

@@ -5,7 +5,7 @@ use std::{os::fd::AsFd as _, path::Path, sync::Arc};
 use anyhow::Context as _;
 use uxfrm_engine::{DropReason, Drops};
 use uxfrm_io::{
-    fd_channel::Link,
+    fd_channel::FdChannel,
     poll::{Poller, Ready},
     signal::Signals,
 };
@@ -37,7 +37,7 @@ pub(super) fn take_over(
     path: &Path,
     signals: &Signals,
     supervisor: Supervisor,
-    before: Link,
+    before: FdChannel,
 ) -> anyhow::Result<()> {
     let config = Config::load(path).inspect_err(|why| Successor::decline(&before, why))?;
     sandbox::begin(&config);
@@ -71,7 +71,7 @@ pub(super) fn take_over(
     }
     let mut gateway = PreparedGateway { gateway, workers }.start(&config)?;
     gateway.tunnels.resume()?;
-    let answer = upgrade::Answer::done(rested);
+    let answer = upgrade::UpgradeAnswer::done(rested);
     stat.take_listener_over()?;
     gateway.note_dropped(DropReason::OutWaitFull, left);
     gateway.upgrade = Upgrade::under(Some(supervisor));
@@ -119,7 +119,7 @@ fn build_successor(
     Ok((prepared, stat, control))
 }
 
-fn tell(outbox: &mut Outbox, client: ClientId, answer: &upgrade::Answer) {
+fn tell(outbox: &mut Outbox, client: ClientId, answer: &upgrade::UpgradeAnswer) {
     // It has no maps, the only thing that may not be had as JSON.
     outbox.send(client, serde_json::to_vec(answer).unwrap_or_default());
 }
@@ -157,7 +157,7 @@ impl Gateway {
     fn hand_over(
         &mut self,
         control: &mut Control,
-    ) -> anyhow::Result<Option<(ClientId, upgrade::Answer)>> {
+    ) -> anyhow::Result<Option<(ClientId, upgrade::UpgradeAnswer)>> {
         control.settle(&mut self.serving());
         self.run_housekeeping(Some(control));
         self.policy_saver.rest();

@@ -26,7 +26,7 @@ use crate::{
     config::Config,
     descriptor_store::DescriptorStore,
     ports::{
-        ethernet::{Device, Place},
+        ethernet::{Device, DeviceConfigKey},
         next_hops::{Links, NextHopResolver, ResolverChannel},
     },
 };
@@ -49,7 +49,7 @@ impl AfXdpDevice {
         own: &[IpAddr],
         descriptors: &mut DescriptorStore,
     ) -> anyhow::Result<Self> {
-        let mut device = Device::find(&mut Rtnetlink::open()?, name, Place::EXPRESS)?;
+        let mut device = Device::find(&mut Rtnetlink::open()?, name, DeviceConfigKey::EXPRESS)?;
         let workers = config.runtime.workers.count().get();
         device.attach(FrameSelection::OwnEsp, workers, descriptors)?;
         let af_xdp = Self { device };

@@ -29,14 +29,14 @@ const GATHERS: Duration = Duration::from_micros(100);
 
 /// The configuration key that names a device.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct DeviceConfigKey {
     /// Its name.
     name: &'static str,
     /// The wish that it is read by `AF_XDP`.
     af_xdp: &'static str,
 }
 
-impl Place {
+impl DeviceConfigKey {
     /// Inline mode's, towards those who are protected.
     pub(crate) const PROTECTED: Self =
         Self { name: "`protected` in [inline]", af_xdp: "`protected_by = \"af-xdp\"` in [inline]" };
@@ -51,7 +51,7 @@ impl Place {
 /// A device, with the configuration key that names it.
 #[derive(Debug)]
 pub(crate) struct Device {
-    place: Place,
+    place: DeviceConfigKey,
     pub(crate) name: String,
     pub(crate) index: u32,
     mac: MacAddr,
@@ -72,7 +72,7 @@ impl Device {
     pub(crate) fn find(
         rtnetlink: &mut Rtnetlink,
         name: &str,
-        place: Place,
+        place: DeviceConfigKey,
     ) -> anyhow::Result<Self> {
         let link = rtnetlink
             .link(name)
@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn missing_device_is_reported_once() {
         let mut rtnetlink = Rtnetlink::open().unwrap();
-        let error = Device::find(&mut rtnetlink, "nonesuch", Place::EXPRESS).unwrap_err();
+        let error = Device::find(&mut rtnetlink, "nonesuch", DeviceConfigKey::EXPRESS).unwrap_err();
         assert_eq!(
             format!("{error:#}"),
             "`af_xdp` in [wire]: there is no device nonesuch: link nonesuch: no such thing (No such device (os error 19))"

@@ -27,7 +27,7 @@ use uxfrm_io::{
 };
 use uxfrm_packet::ethernet::MacAddr;
 use uxfrm_runtime::{
-    Error, EventLoop, Guide, NextHop, NextHopRequest, NextHopUpdate, PortSide, ResolvedRoute,
+    Error, EventLoop, NextHop, NextHopRequest, NextHopUpdate, PortSide, ResolvedRoute, ResolverEnds,
 };
 
 pub(crate) use self::requested::RequestedDestinations;
@@ -126,11 +126,11 @@ impl NextHopResolver {
     }
 
     /// Both ends of the talk with a worker.
-    pub(crate) fn talk(&self) -> (Guide, ResolverChannel) {
+    pub(crate) fn talk(&self) -> (ResolverEnds, ResolverChannel) {
         let (questions, requested) = mpsc::sync_channel(QUESTIONS);
         let (told, news) = mpsc::channel();
         (
-            Guide { requests: questions, waker: self.poller.waker(), updates: news },
+            ResolverEnds { requests: questions, waker: self.poller.waker(), updates: news },
             ResolverChannel { requested, told },
         )
     }

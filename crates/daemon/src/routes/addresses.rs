@@ -35,12 +35,13 @@ pub(super) fn net(prefix: Prefix) -> Destination {
 }
 
 /// The same as rtnetlink has it.
-pub(super) fn prefix((address, length): Destination) -> rtnetlink::Prefix {
-    rtnetlink::Prefix::new(address, length).unwrap_or_else(|| rtnetlink::Prefix::host(address))
+pub(super) fn prefix((address, length): Destination) -> rtnetlink::RoutePrefix {
+    rtnetlink::RoutePrefix::new(address, length)
+        .unwrap_or_else(|| rtnetlink::RoutePrefix::host(address))
 }
 
 /// All addresses of a version.
-pub(super) fn default_net(version: Version) -> rtnetlink::Prefix {
+pub(super) fn default_net(version: Version) -> rtnetlink::RoutePrefix {
     prefix(match version {
         Version::V4 => (Ipv4Addr::UNSPECIFIED.into(), 0),
         Version::V6 => (Ipv6Addr::UNSPECIFIED.into(), 0),

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use uxfrm_engine::PolicyEntry;
-use uxfrm_io::rtnetlink::{self, Prefix, Route, RouteChange, Via};
+use uxfrm_io::rtnetlink::{self, Route, RouteChange, RoutePrefix, Via};
 
 use super::{
     BENEATH, HostRoutes,
@@ -113,6 +113,6 @@ impl HostRoutes {
 }
 
 /// What refuses packets to a destination where nothing else leads there.
-pub(super) fn beneath(table: u32, destination: Prefix) -> Route {
+pub(super) fn beneath(table: u32, destination: RoutePrefix) -> Route {
     Route { table, metric: Some(BENEATH), ..Route::new(destination, Via::Unreachable) }
 }

@@ -14,7 +14,8 @@
 //! Beneath each route to the TUN lies an unreachable one, as in the table of destinations.
 
 use uxfrm_io::rtnetlink::{
-    self, FirewallMark, Prefix, Route, RouteChange, Rtnetlink, Rule, RuleAction, RuleOrigin, Via,
+    self, FirewallMark, Route, RouteChange, RoutePrefix, RoutingRule, Rtnetlink, RuleAction,
+    RuleOrigin, Via,
 };
 use uxfrm_packet::Version;
 
@@ -234,8 +235,8 @@ impl DivertRules {
     }
 
     /// The rules that are there whatever the plan is.
-    fn fixed(&self, version: Version) -> [Rule; 2] {
-        let rule = |priority, mark, action| Rule { mark, ..rule(version, priority, action) };
+    fn fixed(&self, version: Version) -> [RoutingRule; 2] {
+        let rule = |priority, mark, action| RoutingRule { mark, ..rule(version, priority, action) };
         let ours = FirewallMark::Is(self.mark, u32::MAX);
         let diverted = FirewallMark::Is(DIVERTED, DIVERTED);
         [
@@ -244,27 +245,34 @@ impl DivertRules {
         ]
     }
 
-    fn planned(&self, plan: &AddressPlan, version: Version) -> impl Iterator<Item = Rule> + use<> {
+    fn planned(
+        &self,
+        plan: &AddressPlan,
+        version: Version,
+    ) -> impl Iterator<Item = RoutingRule> + use<> {
         let of_source = |(number, source): (usize, &Source)| {
             let action = RuleAction::Lookup(self.tables[1 + number]);
-            Rule { source: Some(prefix(source.net)), ..rule(version, priority(number), action) }
+            RoutingRule {
+                source: Some(prefix(source.net)),
+                ..rule(version, priority(number), action)
+            }
         };
         let mut rules: Vec<_> = plan.of_family(version == Version::V4).map(of_source).collect();
         rules.extend(self.closing(plan, version));
         if version == Version::V4 && !plan.groups.is_empty() {
             let action = RuleAction::Lookup(self.tables[TABLES - 1]);
             let groups = Some(prefix(multicast::ALL));
-            rules.push(Rule { destination: groups, ..rule(version, TO_GROUPS, action) });
+            rules.push(RoutingRule { destination: groups, ..rule(version, TO_GROUPS, action) });
         }
         rules.into_iter()
     }
 
     /// Rules to tables of which refusals alone count.
-    fn closing(&self, plan: &AddressPlan, version: Version) -> impl Iterator<Item = Rule> {
+    fn closing(&self, plan: &AddressPlan, version: Version) -> impl Iterator<Item = RoutingRule> {
         let made =
             self.closings(plan).into_iter().zip(CLOSING).zip([RuleOrigin::Host, RuleOrigin::Any]);
         made.filter(move |(((_, leads), _), _)| leads.iter().any(|(net, _)| is_of(version, *net)))
-            .map(move |(((table, _), priority), sender)| Rule {
+            .map(move |(((table, _), priority), sender)| RoutingRule {
                 sender,
                 suppress_prefix_length: Some(longest(version)),
                 ..rule(version, priority, RuleAction::Lookup(table))
@@ -305,7 +313,7 @@ impl DivertRules {
         all.into_iter()
     }
 
-    fn led(&self, table: u32, net: Prefix, lead: Lead) -> Vec<Route> {
+    fn led(&self, table: u32, net: RoutePrefix, lead: Lead) -> Vec<Route> {
         match lead {
             Lead::Tun => self.pair(table, net).to_vec(),
             Lead::On => vec![Route { table, ..Route::new(net, Via::Throw) }],
@@ -313,7 +321,7 @@ impl DivertRules {
     }
 
     /// The route to the TUN and the one beneath it.
-    fn pair(&self, table: u32, net: Prefix) -> [Route; 2] {
+    fn pair(&self, table: u32, net: RoutePrefix) -> [Route; 2] {
         let route = |metric, via| Route { table, metric: Some(metric), ..Route::new(net, via) };
         [route(1, Via::Link(self.tun)), route(BENEATH, Via::Unreachable)]
     }
@@ -332,8 +340,8 @@ pub(super) const fn longest(version: Version) -> u32 {
 }
 
 /// A rule for all packets.
-fn rule(version: Version, priority: u32, action: RuleAction) -> Rule {
-    Rule {
+fn rule(version: Version, priority: u32, action: RuleAction) -> RoutingRule {
+    RoutingRule {
         version,
         mark: FirewallMark::Any,
         sender: RuleOrigin::Any,
@@ -388,7 +396,7 @@ pub(super) fn tables(table: u32) -> [u32; TABLES] {
 }
 
 /// Adds a rule; whether it was missing.
-fn add(rtnetlink: &mut Rtnetlink, rule: &Rule) -> Result<bool, rtnetlink::Error> {
+fn add(rtnetlink: &mut Rtnetlink, rule: &RoutingRule) -> Result<bool, rtnetlink::Error> {
     match rtnetlink.add_rule(rule) {
         Ok(()) => Ok(true),
         Err(rtnetlink::Error::Exists { .. }) => Ok(false),

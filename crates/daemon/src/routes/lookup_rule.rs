@@ -1,6 +1,6 @@
 //! The rule that looks up the table of destinations.
 
-use uxfrm_io::rtnetlink::{self, FirewallMark, Rtnetlink, Rule, RuleAction, RuleOrigin};
+use uxfrm_io::rtnetlink::{self, FirewallMark, RoutingRule, Rtnetlink, RuleAction, RuleOrigin};
 use uxfrm_packet::Version;
 
 use super::{forgive_absent, versions};
@@ -62,15 +62,15 @@ impl LookupRule {
             Err(error) => return Err(error),
         };
         let all = rtnetlink.rules(version)?;
-        let is_ours = |rule: &&Rule| rule.table() == Some(self.table);
+        let is_ours = |rule: &&RoutingRule| rule.table() == Some(self.table);
         let others = all.iter().filter(is_ours).filter(|rule| **rule != ours);
         others.copied().try_for_each(|rule| forgive_absent(rtnetlink.delete_rule(&rule)))?;
         Ok(was_missing)
     }
 
     /// That of one family.
-    pub(super) fn rule(&self, version: Version) -> Rule {
-        Rule {
+    pub(super) fn rule(&self, version: Version) -> RoutingRule {
+        RoutingRule {
             version,
             mark: FirewallMark::IsNot(self.mark, u32::MAX),
             sender: RuleOrigin::Any,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use uxfrm_io::rtnetlink::{
-    self, FirewallMark, Route, RouteChange, Rtnetlink, Rule, RuleAction, Via,
+    self, FirewallMark, Route, RouteChange, RoutingRule, Rtnetlink, RuleAction, Via,
 };
 
 use super::{
@@ -20,7 +20,7 @@ use crate::config::DIVERTED;
 #[derive(Debug, Default)]
 pub(super) struct RunningGateway {
     /// Its rules.
-    pub(super) rules: Vec<Rule>,
+    pub(super) rules: Vec<RoutingRule>,
     /// Its routes, but for those to destinations.
     pub(super) routes: Vec<Route>,
     /// Its table of destinations, in which nothing is left over.
@@ -85,7 +85,7 @@ pub(super) fn let_go_of_others(
     }
     rules.retain(|rule| !kept.rules.contains(rule));
     let in_use = kept.routes.iter().map(|route| route.table);
-    let tables: BTreeSet<_> = rules.iter().filter_map(Rule::table).chain(in_use).collect();
+    let tables: BTreeSet<_> = rules.iter().filter_map(RoutingRule::table).chain(in_use).collect();
     let tables = tables.into_iter().filter(|table| kept.destinations != Some(*table));
     let mut left = rtnetlink.routes_of(&tables.collect::<Vec<_>>())?;
     // Where there is a route that refuses nothing the table is somebody else's, or in use.
@@ -114,13 +114,13 @@ pub(super) fn clear(rtnetlink: &mut Rtnetlink, table: u32) -> anyhow::Result<()>
 }
 
 /// Those of gateways: to tables of destinations, of what is marked, and of a plan beside those.
-fn gateways(rules: Vec<Rule>) -> impl Iterator<Item = Rule> {
+fn gateways(rules: Vec<RoutingRule>) -> impl Iterator<Item = RoutingRule> {
     let to_destinations = rules.iter().filter(|rule| is_destination_rule(rule));
     let mut beside: BTreeSet<_> =
-        to_destinations.filter_map(Rule::table).flat_map(divert_rules::tables).collect();
-    let marked = rules.iter().filter(|rule| is_mark_rule(rule)).filter_map(Rule::table);
+        to_destinations.filter_map(RoutingRule::table).flat_map(divert_rules::tables).collect();
+    let marked = rules.iter().filter(|rule| is_mark_rule(rule)).filter_map(RoutingRule::table);
     beside.extend(marked.flat_map(|table| divert_rules::tables(table.wrapping_sub(1))));
-    let is_of_plan = move |rule: &Rule| {
+    let is_of_plan = move |rule: &RoutingRule| {
         is_planned(rule) && rule.table().is_some_and(|table| beside.contains(&table))
     };
     rules.into_iter().filter(move |rule| {
@@ -128,24 +128,24 @@ fn gateways(rules: Vec<Rule>) -> impl Iterator<Item = Rule> {
     })
 }
 
-fn is_destination_rule(rule: &Rule) -> bool {
+fn is_destination_rule(rule: &RoutingRule) -> bool {
     [FIRST, FALLBACK].contains(&rule.priority)
         && rule.suppress_prefix_length.is_none()
         && matches!(rule.mark, FirewallMark::IsNot(_, u32::MAX))
 }
 
-fn is_mark_rule(rule: &Rule) -> bool {
+fn is_mark_rule(rule: &RoutingRule) -> bool {
     rule.priority == divert_rules::LAST && rule.mark == FirewallMark::Is(DIVERTED, DIVERTED)
 }
 
 /// Of our own sockets' packets.
-fn follows_plan(rule: &Rule) -> bool {
+fn follows_plan(rule: &RoutingRule) -> bool {
     rule.priority == divert_rules::FIRST
         && rule.action == RuleAction::Goto(divert_rules::LAST)
         && matches!(rule.mark, FirewallMark::Is(_, u32::MAX))
 }
 
-fn is_planned(rule: &Rule) -> bool {
+fn is_planned(rule: &RoutingRule) -> bool {
     let is_to_groups = rule.destination == Some(prefix(multicast::ALL));
     let is_closing = rule.suppress_prefix_length == Some(divert_rules::longest(rule.version));
     (divert_rules::PLANNED..divert_rules::LAST).contains(&rule.priority)

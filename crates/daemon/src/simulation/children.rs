@@ -4,11 +4,11 @@
 use std::net::IpAddr;
 
 use uxfrm_netlink::{AttributeType, NetlinkMessages, client::ReplyStatus};
-use uxfrm_xfrm::answer::{Change, ExpectedAnswer};
+use uxfrm_xfrm::answer::{AnswerMessage, Change};
 
 use super::{
     client::{self, IKE, Purpose},
-    ledger::Side,
+    ledger::PolicySide,
     site::Name,
     world::{World, site_of},
 };
@@ -157,7 +157,7 @@ impl World {
             .collect();
         let [number] = living[..] else { return };
         let at_rest = [site, peer].iter().all(|end| {
-            let churned = |policy: &(Side, (usize, u8), (usize, u8))| {
+            let churned = |policy: &(PolicySide, (usize, u8), (usize, u8))| {
                 policy.1.1 != 0
                     && [policy.1.0, policy.2.0].contains(&site)
                     && [policy.1.0, policy.2.0].contains(&peer)
@@ -166,7 +166,7 @@ impl World {
                 && self.clients[*end].is_idle()
                 && !self.clients[*end].policies.iter().any(churned)
                 && self.clients[*end].policies.contains(&(
-                    Side::Out,
+                    PolicySide::Out,
                     (*end, 0),
                     (site + peer - *end, 0),
                 ))
@@ -192,10 +192,10 @@ impl World {
         self.note(|| format!("{site} moves: child {number} is at {addresses:?} now"));
         for (place, end) in child.ends.into_iter().enumerate() {
             let far = child.ends[1 - place];
-            for (side, to) in [(Side::Out, 1 - place), (Side::In, place)] {
+            for (side, to) in [(PolicySide::Out, 1 - place), (PolicySide::In, place)] {
                 let policy = match side {
-                    Side::Out => (side, (end, 0), (far, 0)),
-                    Side::In => (side, (far, 0), (end, 0)),
+                    PolicySide::Out => (side, (end, 0), (far, 0)),
+                    PolicySide::In => (side, (far, 0), (end, 0)),
                 };
                 let old = (child.addresses[1 - to], child.addresses[to]);
                 let new = (addresses[1 - to], addresses[to]);
@@ -226,12 +226,12 @@ impl World {
             for message in NetlinkMessages::of(&datagram) {
                 let seq = message.header.seq;
                 let Some(purpose) = self.clients[site].purpose(seq) else {
-                    self.event(site, &ExpectedAnswer::of(&message));
+                    self.event(site, &AnswerMessage::of(&message));
                     continue;
                 };
                 match ReplyStatus::of(&message) {
                     ReplyStatus::Content => {
-                        self.content(site, purpose, &ExpectedAnswer::of(&message))
+                        self.content(site, purpose, &AnswerMessage::of(&message))
                     }
                     ReplyStatus::Done { .. } => {
                         self.clients[site].answered(seq);
@@ -248,8 +248,8 @@ impl World {
         }
     }
 
-    fn content(&mut self, site: usize, purpose: Purpose, answer: &ExpectedAnswer<'_>) {
-        let ExpectedAnswer::State(state) = answer else { panic!("{answer:?} to {purpose:?}") };
+    fn content(&mut self, site: usize, purpose: Purpose, answer: &AnswerMessage<'_>) {
+        let AnswerMessage::State(state) = answer else { panic!("{answer:?} to {purpose:?}") };
         let address = <[u8; 4]>::try_from(&state.info.id.destination[..4]).unwrap();
         let name = (IpAddr::from(address), state.info.id.spi.get());
         match purpose {
@@ -371,9 +371,10 @@ impl World {
                     self.delete(site, old);
                 }
                 for (one, other) in [(ends[0], ends[1]), (ends[1], ends[0])] {
-                    for policy in
-                        [(Side::Out, (one, 0), (other, 0)), (Side::In, (other, 0), (one, 0))]
-                    {
+                    for policy in [
+                        (PolicySide::Out, (one, 0), (other, 0)),
+                        (PolicySide::In, (other, 0), (one, 0)),
+                    ] {
                         self.ask_policy(policy);
                     }
                 }
@@ -382,15 +383,15 @@ impl World {
         }
     }
 
-    fn event(&mut self, site: usize, event: &ExpectedAnswer<'_>) {
+    fn event(&mut self, site: usize, event: &AnswerMessage<'_>) {
         let name = |raw: &[u8; 16], spi: u32| (IpAddr::from([raw[0], raw[1], raw[2], raw[3]]), spi);
-        if let ExpectedAnswer::Acquire(acquire, _) = event {
+        if let AnswerMessage::Acquire(acquire, _) = event {
             let peer = site_of(name(&acquire.id.destination, 0).0);
             self.note(|| format!("{site} wants a state towards {peer:?}"));
             if let Some(peer) = peer.filter(|peer| *peer < self.sites.len() && *peer != site) {
                 self.negotiate(site, peer);
             }
-        } else if let ExpectedAnswer::State(state) = event
+        } else if let AnswerMessage::State(state) = event
             && let Change::Expired { hard } = state.change
         {
             let name = name(&state.info.id.destination, state.info.id.spi.get());

@@ -13,7 +13,7 @@ use uxfrm_netlink::{
 use uxfrm_xfrm::{grammar, request};
 
 use super::{
-    ledger::{Net, PolicyName, Side},
+    ledger::{Net, PolicyName, PolicySide},
     site::Name,
 };
 
@@ -112,8 +112,8 @@ impl Clients {
     ) {
         let selector = Selector { source: prefix(from), destination: prefix(to), ..any() };
         let direction = match side {
-            Side::Out => Direction::Out,
-            Side::In => Direction::In,
+            PolicySide::Out => Direction::Out,
+            PolicySide::In => Direction::In,
         };
         let id = RawPolicyId {
             selector: client::selector(&selector),
@@ -245,8 +245,8 @@ pub(super) fn policy(
     reqid: u32,
 ) -> String {
     let direction = match side {
-        Side::Out => "out",
-        Side::In => "in",
+        PolicySide::Out => "out",
+        PolicySide::In => "in",
     };
     format!(
         "policy {verb} dir {direction} src {} dst {} tmpl src {source} dst {destination} proto esp reqid {reqid} mode tunnel",

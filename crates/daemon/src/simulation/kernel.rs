@@ -15,7 +15,7 @@ use uxfrm_engine::{
 };
 use uxfrm_io::{
     nftables::{
-        self, PacketFilter, RuleId, SamplePacket, SimulatedTable, Table, TableChange, XdpVerdict,
+        self, PacketFilter, RuleId, RuleVerdict, SamplePacket, SimulatedTable, Table, TableChange,
     },
     rtnetlink,
 };
@@ -56,7 +56,7 @@ pub(super) struct Kernel(Rc<RefCell<Tables>>);
 
 /// The way of a packet that the host sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum SendPath {
     /// Into the TUN, or into what refuses packets beneath.
     Tun,
     /// By another device.
@@ -72,24 +72,24 @@ impl Kernel {
     }
 
     /// Which way a packet of the host takes.
-    pub(super) fn way(&self, packet: &[u8]) -> Way {
+    pub(super) fn way(&self, packet: &[u8]) -> SendPath {
         let to = IpAddr::from([packet[16], packet[17], packet[18], packet[19]]);
         let tables = self.0.borrow();
         if tables.routes.iter().any(|(net, length)| covers((*net, *length), to)) {
-            return Way::Tun;
+            return SendPath::Tun;
         }
         match tables.filter.judge("out", &sample(packet)).0 {
-            XdpVerdict::Drop => Way::Nowhere,
-            XdpVerdict::Accept
-            | XdpVerdict::Mark(_)
-            | XdpVerdict::Jump(_)
-            | XdpVerdict::Goto(_) => Way::Device,
+            RuleVerdict::Drop => SendPath::Nowhere,
+            RuleVerdict::Accept
+            | RuleVerdict::Mark(_)
+            | RuleVerdict::Jump(_)
+            | RuleVerdict::Goto(_) => SendPath::Device,
         }
     }
 
     /// Whether a plain packet from the wire reaches a socket of the host.
     pub(super) fn lets_in(&self, packet: &[u8]) -> bool {
-        self.0.borrow().filter.judge("in", &sample(packet)).0 != XdpVerdict::Drop
+        self.0.borrow().filter.judge("in", &sample(packet)).0 != RuleVerdict::Drop
     }
 
     /// Takes routes and filter over for a start with these policies.

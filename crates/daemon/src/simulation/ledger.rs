@@ -17,13 +17,13 @@ pub(super) type Net = (usize, u8);
 
 /// Where a policy stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Side {
+pub(super) enum PolicySide {
     Out,
     In,
 }
 
 /// What names a policy.
-pub(super) type PolicyName = (Side, Net, Net);
+pub(super) type PolicyName = (PolicySide, Net, Net);
 
 /// An ESP packet, as far as anybody can read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl Esp {
 
 /// What is known of all that was sent and received.
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
+pub(super) struct TrafficRecord {
     keys: HashMap<Name, [u8; 20]>,
     ivs: HashSet<([u8; 20], [u8; 8])>,
     last: u64,
@@ -63,7 +63,7 @@ pub(super) struct Ledger {
     pub(super) total: u64,
 }
 
-impl Ledger {
+impl TrafficRecord {
     /// A state has this key.
     pub(super) fn learn_key(&mut self, name: Name, key: [u8; 20]) {
         self.keys.insert(name, key);
@@ -94,7 +94,7 @@ impl Ledger {
     pub(super) fn sent(&mut self, site: usize, packet: &[u8]) {
         let Some(esp) = Esp::read(packet) else {
             let (id, (from, to)) = self.read(packet).expect("a packet that somebody sent");
-            let policy = (Side::Out, from, to);
+            let policy = (PolicySide::Out, from, to);
             // A device may have kept back what it was given before.
             let is_older = self.since.get(&(site, policy)).is_some_and(|since| id <= *since);
             let is_promised = self.is_promised(site, policy) && !is_older;
@@ -131,7 +131,7 @@ impl Ledger {
     /// The wire brought a plain packet to a host that has let it in.
     pub(super) fn let_in(&self, site: usize, packet: &[u8]) {
         let Some((id, (from, to))) = self.read(packet) else { return };
-        let is_promised = self.is_promised(site, (Side::In, from, to));
+        let is_promised = self.is_promised(site, (PolicySide::In, from, to));
         assert!(!is_promised, "payload {id} of {from:?} to {to:?} comes in plain");
     }
 

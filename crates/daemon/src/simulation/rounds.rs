@@ -10,7 +10,7 @@ use uxfrm_testkit::Rng;
 
 use super::{
     client::{self, Clients, GROUPS, IKE, Purpose, SCRIPT},
-    ledger::{PolicyName, Side},
+    ledger::{PolicyName, PolicySide},
     machine::{self, Health},
     site::{PLACES, Run, Site, outer, pick},
 };
@@ -103,20 +103,20 @@ impl Stand {
     }
 
     /// Two ends of a tunnel, from here or to here.
-    fn ends(&mut self, side: Side) -> (std::net::IpAddr, std::net::IpAddr) {
+    fn ends(&mut self, side: PolicySide) -> (std::net::IpAddr, std::net::IpAddr) {
         let (here, there) = (outer(0, self.place()).into(), outer(1, self.place()).into());
-        if side == Side::Out { (here, there) } else { (there, here) }
+        if side == PolicySide::Out { (here, there) } else { (there, here) }
     }
 
-    fn side(&mut self) -> Side {
-        if self.rng.below(2) == 0 { Side::Out } else { Side::In }
+    fn side(&mut self) -> PolicySide {
+        if self.rng.below(2) == 0 { PolicySide::Out } else { PolicySide::In }
     }
 
     fn policy(&mut self) -> PolicyName {
         let net = u8::try_from(self.rng.below(NETS)).unwrap();
         match self.side() {
-            Side::Out => (Side::Out, (0, net), (1, net)),
-            Side::In => (Side::In, (1, net), (0, net)),
+            PolicySide::Out => (PolicySide::Out, (0, net), (1, net)),
+            PolicySide::In => (PolicySide::In, (1, net), (0, net)),
         }
     }
 
@@ -137,7 +137,8 @@ impl Stand {
             *pick(&mut self.rng, &[None, Some(OffloadKind::Crypto), Some(OffloadKind::Packet)])
                 .unwrap();
         let device = nic.map(|nic| nic.index).zip(kind);
-        let device = device.map(|(index, kind)| client::offload(index, kind, side == Side::In));
+        let device =
+            device.map(|(index, kind)| client::offload(index, kind, side == PolicySide::In));
         self.clients.ask_with(IKE, &line, device, Purpose::Flush);
     }
 
@@ -168,7 +169,7 @@ impl Stand {
             }
             9 => {
                 let (side, from, to) = self.policy();
-                let way = if side == Side::Out { "out" } else { "in" };
+                let way = if side == PolicySide::Out { "out" } else { "in" };
                 let (from, to) = (client::words(from), client::words(to));
                 let line = format!("policy delete dir {way} src {from} dst {to}");
                 self.clients.ask(SCRIPT, &line, Purpose::Flush);

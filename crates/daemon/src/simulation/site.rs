@@ -17,13 +17,13 @@ use uxfrm_engine::{
     PolicyEntry, ReceivedPacket, Sa, Settings, Spi, Worker,
 };
 use uxfrm_io::poll::Poller;
-use uxfrm_offload::{Fault, HeldState, ModelNic, Queues};
+use uxfrm_offload::{Fault, HeldState, ModelNic, NicQueues};
 use uxfrm_packet::{Batch, PacketBuf, Pool};
 use uxfrm_testkit::{Rng, split_burst};
 
 use super::{
     kernel::Kernel,
-    ledger::{PolicyName, Side},
+    ledger::{PolicyName, PolicySide},
     machine::{self, FakeDisk, FakeShelf},
 };
 use crate::{
@@ -117,7 +117,7 @@ pub(super) struct Run {
 #[derive(Debug)]
 pub(super) struct Nic {
     nic: Arc<Mutex<ModelNic>>,
-    queues: Queues,
+    queues: NicQueues,
     /// How requests call it.
     pub(super) index: u32,
     /// Whether it may refuse what it had before.
@@ -538,8 +538,8 @@ impl Run {
         };
         let name = |entry: &Arc<PolicyEntry>| {
             let side = match entry.direction() {
-                Direction::Out => Side::Out,
-                Direction::In | Direction::Forward => Side::In,
+                Direction::Out => PolicySide::Out,
+                Direction::In | Direction::Forward => PolicySide::In,
             };
             let selector = entry.selector();
             (side, net(selector.source.address()), net(selector.destination.address()))

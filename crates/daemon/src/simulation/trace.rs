@@ -12,7 +12,7 @@ use std::{
 const KEPT: usize = 60;
 
 #[derive(Debug, Default)]
-struct Told {
+struct TraceLines {
     last: VecDeque<String>,
     digest: DefaultHasher,
     steps: u64,
@@ -21,7 +21,7 @@ struct Told {
 /// The steps of a run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trace {
-    told: Rc<RefCell<Told>>,
+    told: Rc<RefCell<TraceLines>>,
     /// Whether all of it is printed as it happens.
     is_loud: bool,
 }

@@ -15,8 +15,8 @@ use uxfrm_testkit::{Rng, packets};
 use super::{
     children::Child,
     client::{self, Clients, GROUPS, IKE, Purpose, SCRIPT},
-    kernel::Way,
-    ledger::{Esp, Ledger, Net, PolicyName, Side},
+    kernel::SendPath,
+    ledger::{Esp, Net, PolicyName, PolicySide, TrafficRecord},
     machine,
     site::{Drained, End, NETS, Name, Nic, Site, inner, outer, pick},
     trace::Trace,
@@ -32,7 +32,7 @@ const CHURN: std::ops::Range<u8> = 1..STATIC;
 
 /// What is known of a machine that is not its own.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct MachineFacts {
     /// Whether it runs at all.
     is_on: bool,
     /// Whether its store is not what its last run wrote.
@@ -52,8 +52,8 @@ pub(super) struct World {
     pub(super) children: Vec<Child>,
     /// Where each pair has its ends.
     pub(super) places: BTreeMap<(usize, usize), [u8; 2]>,
-    pub(super) known: Vec<Known>,
-    pub(super) ledger: Ledger,
+    pub(super) known: Vec<MachineFacts>,
+    pub(super) ledger: TrafficRecord,
     pub(super) wire: Wire,
     pub(super) trace: Trace,
     outbox: Outbox,
@@ -84,7 +84,7 @@ impl World {
             Site::new(site, path, workers, offload)
         });
         let sites: Vec<_> = sites.collect();
-        let mut ledger = Ledger::default();
+        let mut ledger = TrafficRecord::default();
         statics.iter().for_each(|(name, _, key)| ledger.learn_key(*name, *key));
         let mut world = Self {
             rng,
@@ -92,7 +92,7 @@ impl World {
             clients: (0..count).map(|_| Clients::default()).collect(),
             children: Vec::new(),
             places: BTreeMap::new(),
-            known: (0..count).map(|_| Known::default()).collect(),
+            known: (0..count).map(|_| MachineFacts::default()).collect(),
             ledger,
             wire: Wire::default(),
             trace,
@@ -187,7 +187,9 @@ impl World {
         self.promise_from_start(site);
         self.clean_up(site);
         for peer in (0..self.sites.len()).filter(|peer| *peer != site) {
-            for name in [(Side::Out, (site, 0), (peer, 0)), (Side::In, (peer, 0), (site, 0))] {
+            for name in
+                [(PolicySide::Out, (site, 0), (peer, 0)), (PolicySide::In, (peer, 0), (site, 0))]
+            {
                 self.ask_policy(name);
             }
         }
@@ -199,15 +201,15 @@ impl World {
         for (name, from, _) in &self.statics {
             let to = site_of(name.0).unwrap();
             if *from == site {
-                promised.insert((Side::Out, (site, STATIC), (to, STATIC)));
+                promised.insert((PolicySide::Out, (site, STATIC), (to, STATIC)));
             } else if to == site {
-                promised.insert((Side::In, (*from, STATIC), (site, STATIC)));
+                promised.insert((PolicySide::In, (*from, STATIC), (site, STATIC)));
             }
         }
         if self.blocks {
             for to in 0..self.sites.len() {
                 for nets in 0..NETS * NETS {
-                    promised.insert((Side::Out, (site, nets / NETS), (to, nets % NETS)));
+                    promised.insert((PolicySide::Out, (site, nets / NETS), (to, nets % NETS)));
                 }
             }
         }
@@ -237,7 +239,7 @@ impl World {
     /// Asks for a policy of the IKE daemon.
     pub(super) fn ask_policy(&mut self, name: PolicyName) {
         let (side, from, to) = name;
-        let site = if side == Side::Out { from.0 } else { to.0 };
+        let site = if side == PolicySide::Out { from.0 } else { to.0 };
         let ends = self.ends(from.0, to.0);
         let line = client::policy("update", name, ends, self.reqid(from.0, to.0));
         self.clients[site].ask(IKE, &line, Purpose::Policy(name));
@@ -333,7 +335,7 @@ impl World {
             match purpose {
                 // The IKE daemon deletes what it has lost: that is held still.
                 Purpose::DeletePolicy(name)
-                    if *from != IKE && (!self.blocks || name.0 == Side::In) =>
+                    if *from != IKE && (!self.blocks || name.0 == PolicySide::In) =>
                 {
                     self.ledger.promised.entry(site).or_default().remove(name);
                 }
@@ -442,14 +444,14 @@ impl World {
         let payload = self.ledger.payload(from, to);
         let packet = plain(from, to, &payload);
         match self.sites[site].kernel.way(packet.bytes()) {
-            Way::Tun => {
+            SendPath::Tun => {
                 let worker = self.rng.below(2);
                 let Some(run) = &mut self.sites[site].run else { return };
                 let sent = run.outbound(vec![packet], worker);
                 self.send(site, sent);
             }
-            Way::Device => self.send(site, vec![packet]),
-            Way::Nowhere => {}
+            SendPath::Device => self.send(site, vec![packet]),
+            SendPath::Nowhere => {}
         }
     }
 
@@ -520,8 +522,8 @@ impl World {
         let net = CHURN.start + u8::try_from(self.rng.below(CHURN.len())).unwrap();
         let (here, there) = ((site, net), (peer, net));
         let name = match self.rng.below(2) {
-            0 => (Side::Out, here, there),
-            _ => (Side::In, there, here),
+            0 => (PolicySide::Out, here, there),
+            _ => (PolicySide::In, there, here),
         };
         if self.clients[site].policies.contains(&name) {
             self.delete_policy(SCRIPT, site, name);
@@ -532,7 +534,7 @@ impl World {
 
     fn delete_policy(&mut self, client: u32, site: usize, name: PolicyName) {
         let (side, from, to) = name;
-        let side = if side == Side::Out { "out" } else { "in" };
+        let side = if side == PolicySide::Out { "out" } else { "in" };
         let (from, to) = (client::words(from), client::words(to));
         let line = format!("policy delete dir {side} src {from} dst {to}");
         self.clients[site].ask(client, &line, Purpose::DeletePolicy(name));
@@ -630,12 +632,12 @@ fn batch(
     for (name, from, key) in statics {
         let to = site_of(name.0).unwrap();
         let side = match (*from == site, to == site) {
-            (true, _) => Side::Out,
-            (_, true) => Side::In,
+            (true, _) => PolicySide::Out,
+            (_, true) => PolicySide::In,
             (false, false) => continue,
         };
         let ends = (outer(*from, 0).into(), name.0);
-        let way = if side == Side::Out { "out" } else { "in" };
+        let way = if side == PolicySide::Out { "out" } else { "in" };
         let device = match offload {
             None => String::new(),
             Some(OffloadKind::Crypto) => format!(" offload dev {} dir {way}", Nic::NAME),

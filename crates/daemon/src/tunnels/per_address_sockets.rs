@@ -97,7 +97,7 @@ mod tests {
 
     use uxfrm_tunnel::{
         PortRequest, Tunnel, TunnelConfig, TunnelKind,
-        config::{UdpEncap, UdpFraming},
+        config::{TunnelUdpEncap, UdpFraming},
     };
 
     use super::*;
@@ -120,7 +120,7 @@ mod tests {
             let mut config =
                 TunnelConfig::new(TunnelKind::Ipip, local, [198, 51, 100, place].into());
             let number = number.map(|number| NonZeroU16::new(number).unwrap());
-            config.udp = number.map(|number| UdpEncap::new(UdpFraming::Fou, number));
+            config.udp = number.map(|number| TunnelUdpEncap::new(UdpFraming::Fou, number));
             tunnels.add(Tunnel::new(&format!("t{place}"), config).unwrap()).unwrap();
         }
         tunnels

@@ -15,7 +15,7 @@ use std::{
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sd_notify::NotifyState;
-use uxfrm_io::fd_channel::{FdMessage, Link};
+use uxfrm_io::fd_channel::{FdChannel, FdMessage};
 
 /// What a gateway tells its supervisor.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,9 +39,9 @@ pub(super) enum Order {
     /// Begin, alone.
     Begin,
     /// Begin by taking over from whom this leads to.
-    TakeOver(Link),
+    TakeOver(FdChannel),
     /// Hand over to whom this leads to.
-    HandOver(Link),
+    HandOver(FdChannel),
     /// No successor could be started.
     Failed(String),
     /// The successor has ended before it was the gateway.
@@ -74,7 +74,7 @@ fn worded(tag: u8, text: &[u8]) -> Vec<u8> {
 
 impl Report {
     /// The next one; `None` when the gateway is gone.
-    pub(super) fn receive(link: &Link) -> io::Result<Option<Self>> {
+    pub(super) fn receive(link: &FdChannel) -> io::Result<Option<Self>> {
         let Some(FdMessage { bytes, .. }) = link.receive_short()? else { return Ok(None) };
         let (tag, text) = bytes.split_first().ok_or(io::ErrorKind::InvalidData)?;
         let path = || PathBuf::from(OsStr::from_bytes(text));
@@ -88,7 +88,7 @@ impl Report {
         }))
     }
 
-    pub(super) fn send(&self, link: &Link) -> io::Result<()> {
+    pub(super) fn send(&self, link: &FdChannel) -> io::Result<()> {
         let bytes = match self {
             Self::Notify(text) => worded(NOTIFY, text),
             Self::Start(path) => worded(START, path.as_os_str().as_bytes()),
@@ -102,10 +102,10 @@ impl Report {
 
 impl Order {
     /// The next one; `None` when the supervisor is gone.
-    pub(super) fn receive(link: &Link) -> io::Result<Option<Self>> {
+    pub(super) fn receive(link: &FdChannel) -> io::Result<Option<Self>> {
         let Some(FdMessage { bytes, descriptors }) = link.receive()? else { return Ok(None) };
         let (tag, text) = bytes.split_first().ok_or(io::ErrorKind::InvalidData)?;
-        let passed = descriptors.into_iter().next().map(Link::of);
+        let passed = descriptors.into_iter().next().map(FdChannel::of);
         Ok(Some(match (*tag, passed) {
             (BEGIN, None) => Self::Begin,
             (TAKE, Some(link)) if text == DIALECT => Self::TakeOver(link),
@@ -117,7 +117,7 @@ impl Order {
         }))
     }
 
-    pub(super) fn send(&self, link: &Link) -> io::Result<()> {
+    pub(super) fn send(&self, link: &FdChannel) -> io::Result<()> {
         match self {
             Self::Begin => link.send(&worded(BEGIN, b""), &[]),
             Self::TakeOver(passed) => link.send(&worded(TAKE, DIALECT), &[passed.as_fd()]),
@@ -132,7 +132,7 @@ impl Order {
 /// The gateway's end.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
-    link: Link,
+    link: FdChannel,
 }
 
 impl Supervisor {
@@ -141,8 +141,8 @@ impl Supervisor {
     ///
     /// # Errors
     /// When no supervisor is there.
-    pub(crate) fn at_standard_input() -> io::Result<(Self, Option<Link>)> {
-        let link = Link::of(io::stdin().as_fd().try_clone_to_owned()?);
+    pub(crate) fn at_standard_input() -> io::Result<(Self, Option<FdChannel>)> {
+        let link = FdChannel::of(io::stdin().as_fd().try_clone_to_owned()?);
         match Order::receive(&link)? {
             Some(Order::Begin) => Ok((Self { link }, None)),
             Some(Order::TakeOver(from)) => Ok((Self { link }, Some(from))),
@@ -232,8 +232,8 @@ fn joined(states: &[impl Display]) -> String {
 mod tests {
     use super::*;
 
-    fn connected() -> (Supervisor, Link) {
-        let (link, supervisor) = Link::pair().unwrap();
+    fn connected() -> (Supervisor, FdChannel) {
+        let (link, supervisor) = FdChannel::pair().unwrap();
         (Supervisor { link }, supervisor)
     }
 
@@ -270,8 +270,8 @@ mod tests {
 
     #[test]
     fn order_in_unknown_format_is_an_error() {
-        let (link, supervisor) = Link::pair().unwrap();
-        let (passed, _end) = Link::pair().unwrap();
+        let (link, supervisor) = FdChannel::pair().unwrap();
+        let (passed, _end) = FdChannel::pair().unwrap();
         supervisor.send(&worded(TAKE, b"another"), &[passed.as_fd()]).unwrap();
         assert_eq!(Order::receive(&link).unwrap_err().kind(), io::ErrorKind::InvalidData);
         Order::TakeOver(passed).send(&supervisor).unwrap();

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 use anyhow::{Context as _, bail, ensure};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use uxfrm_control::greeting::Dialect;
-use uxfrm_io::fd_channel::{FdMessage, Link};
+use uxfrm_io::fd_channel::{FdChannel, FdMessage};
 
 use super::{queued_packets::QueuedPackets, sa_progress::SaProgress};
 use crate::{control::SavedSession, devices, protocol::Identity, tunnels};
@@ -92,7 +92,7 @@ pub(super) struct Manifest {
     #[serde(default)]
     pub(super) destinations: Vec<IpAddr>,
     /// The TUN, the routing table and the mark: routes and guard stay as they are.
-    pub(super) place: Place,
+    pub(super) place: TablesConfig,
     /// Tunnels and receive ports, where there ever were any.
     #[serde(default)]
     pub(super) tunnels: Option<tunnels::TunnelsHandover>,
@@ -106,7 +106,7 @@ pub(super) struct Manifest {
 
 /// The configuration that the kernel's tables depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Place {
+pub(super) struct TablesConfig {
     pub(super) tun: String,
     pub(super) table: u32,
     pub(super) mark: u32,
@@ -172,17 +172,17 @@ impl From<SessionHandover> for SavedSession {
 }
 
 /// Sends one of these.
-pub(super) fn send(link: &Link, step: &impl Serialize) -> anyhow::Result<()> {
+pub(super) fn send(link: &FdChannel, step: &impl Serialize) -> anyhow::Result<()> {
     link.send(&serde_json::to_vec(step)?, &[]).context("the other process went away")
 }
 
 /// The next one, which is to be such a one.
-pub(super) fn receive<T: DeserializeOwned>(link: &Link) -> anyhow::Result<T> {
+pub(super) fn receive<T: DeserializeOwned>(link: &FdChannel) -> anyhow::Result<T> {
     Ok(receive_with_descriptors(link)?.0)
 }
 
 pub(super) fn receive_with_descriptors<T: DeserializeOwned>(
-    link: &Link,
+    link: &FdChannel,
 ) -> anyhow::Result<(T, Vec<std::os::fd::OwnedFd>)> {
     let parcel = link.receive().context("the other process does not go on")?;
     let FdMessage { bytes, descriptors } = parcel.context("the other process has ended")?;

@@ -14,17 +14,17 @@ use uxfrm_engine::{
     Action, Database, DefaultActions, DropCounts, DropReason, Event, Moment, PolicyCursor,
     PolicyEntry, Sa,
 };
-use uxfrm_io::fd_channel::Link;
+use uxfrm_io::fd_channel::FdChannel;
 use uxfrm_netlink::{NetlinkDatagram, Server};
 use uxfrm_runtime::{PausedWorker, WorkerThread};
 use zeroize::Zeroizing;
 
 use super::{
-    Answer, Request, Supervisor,
+    Supervisor, UpgradeAnswer, UpgradeRequest,
     channel::Order,
     manifest::{
-        self, DEVICES, Finals, Hello, Manifest, Place, SessionHandover, TUNNELS, VERSION, Verdict,
-        WAITING,
+        self, DEVICES, Finals, Hello, Manifest, SessionHandover, TUNNELS, TablesConfig, VERSION,
+        Verdict, WAITING,
     },
     queued_packets::QueuedPackets,
     sa_progress::{SaProgress, SoftLimit},
@@ -87,7 +87,7 @@ pub(crate) struct Upgrade {
 struct OngoingUpgrade {
     client: ClientId,
     /// To the successor, once it was started.
-    link: Option<Link>,
+    link: Option<FdChannel>,
     until: Moment,
     /// Why it has come to nothing. The client is told when the successor has ended.
     failed: Option<String>,
@@ -128,7 +128,7 @@ impl Upgrade {
     }
 
     /// To the successor, while it has yet to ask.
-    pub(crate) fn link(&self) -> Option<&Link> {
+    pub(crate) fn link(&self) -> Option<&FdChannel> {
         self.under_way.as_ref()?.link.as_ref()
     }
 
@@ -139,8 +139,10 @@ impl Upgrade {
         client: ClientId,
         request: &[u8],
         obstacles: impl IntoIterator<Item = Obstacle>,
-    ) -> Option<Answer> {
-        self.try_ask(client, request, obstacles).err().map(|why| Answer::Failed(format!("{why:#}")))
+    ) -> Option<UpgradeAnswer> {
+        self.try_ask(client, request, obstacles)
+            .err()
+            .map(|why| UpgradeAnswer::Failed(format!("{why:#}")))
     }
 
     fn try_ask(
@@ -149,7 +151,8 @@ impl Upgrade {
         request: &[u8],
         obstacles: impl IntoIterator<Item = Obstacle>,
     ) -> anyhow::Result<()> {
-        let Request { binary } = serde_json::from_slice(request).context("that is no request")?;
+        let UpgradeRequest { binary } =
+            serde_json::from_slice(request).context("that is no request")?;
         ensure!(self.under_way.is_none(), "an upgrade is under way");
         let supervisor = self.supervisor.as_ref();
         let none = supervisor.is_none().then_some(Obstacle::NoSupervisor);
@@ -167,7 +170,7 @@ impl Upgrade {
 
     /// Takes in what the supervisor says: where the link to the successor is to be waited at, if
     /// anywhere now. Who asked, and why there is no successor.
-    pub(crate) fn hear_supervisor(&mut self) -> anyhow::Result<Option<(ClientId, Answer)>> {
+    pub(crate) fn hear_supervisor(&mut self) -> anyhow::Result<Option<(ClientId, UpgradeAnswer)>> {
         let Some(supervisor) = &self.supervisor else { return Ok(None) };
         match supervisor.next()?.context("the supervisor has ended")? {
             Order::HandOver(link) => {
@@ -208,11 +211,11 @@ impl Upgrade {
     }
 
     /// There is no successor any more: whom to tell, and why.
-    fn end(&mut self, why: String) -> Option<(ClientId, Answer)> {
+    fn end(&mut self, why: String) -> Option<(ClientId, UpgradeAnswer)> {
         let OngoingUpgrade { client, failed, .. } = self.under_way.take()?;
         let why = failed.unwrap_or(why);
         tracing::error!(why, "no upgrade: the gateway runs on");
-        Some((client, Answer::Failed(why)))
+        Some((client, UpgradeAnswer::Failed(why)))
     }
 
     /// Hands over to the successor, which has said its first word. When this returns it has come to
@@ -224,7 +227,7 @@ impl Upgrade {
     pub(crate) fn hand_over(
         &mut self,
         mut source: HandoverSource<'_>,
-    ) -> anyhow::Result<Option<(ClientId, Answer)>> {
+    ) -> anyhow::Result<Option<(ClientId, UpgradeAnswer)>> {
         let Some(OngoingUpgrade { client, link: Some(link), .. }) = &self.under_way else {
             return Ok(None);
         };
@@ -267,7 +270,7 @@ impl OngoingUpgrade {
 
 /// Why a successor that has ended could not take over, where it said so: its end may be heard of
 /// first.
-fn last_word(link: &Link) -> Option<String> {
+fn last_word(link: &FdChannel) -> Option<String> {
     link.set_timeout(LAST_WORD).ok()?;
     let hello: Hello = manifest::receive(link).ok()?;
     Some(hello.suits(std::iter::empty()).err()?.to_string())
@@ -281,8 +284,8 @@ fn own_program() -> anyhow::Result<PathBuf> {
 }
 
 /// Both ends must have the same.
-pub(super) fn place(config: &Config) -> Place {
-    Place {
+pub(super) fn place(config: &Config) -> TablesConfig {
+    TablesConfig {
         tun: config.host.tun.to_string(),
         table: config.wire.table.number(),
         mark: config.wire.mark.get(),
@@ -315,7 +318,7 @@ struct Prepared {
 /// ready.
 fn prepare(
     client: ClientId,
-    link: &Link,
+    link: &FdChannel,
     source: &mut HandoverSource<'_>,
 ) -> anyhow::Result<Prepared> {
     link.set_timeout(STEP)?;
@@ -358,7 +361,7 @@ fn pause_carriers(
 /// What is, while the workers run on: descriptors, clients, states and policies.
 fn answer_all(
     client: ClientId,
-    link: &Link,
+    link: &FdChannel,
     source: &HandoverSource<'_>,
     Beside { tunnels, devices }: Beside,
     (states, carried): (&States, &[SaProgress]),
@@ -402,7 +405,7 @@ fn answer_all(
 
 /// Tells how far states are now that the workers rest. The successor's are about to run.
 fn finish(
-    link: &Link,
+    link: &FdChannel,
     source: &mut HandoverSource<'_>,
     Prepared { states, carried, takes_waiting }: &Prepared,
     paused: &[PausedWorker],
@@ -451,7 +454,7 @@ pub(super) fn finals(
 
 /// Several in a parcel, none in two; an empty one is the last. The keys in them are wiped.
 fn send_messages<'a>(
-    link: &Link,
+    link: &FdChannel,
     messages: impl Iterator<Item = &'a NetlinkDatagram>,
 ) -> anyhow::Result<()> {
     let mut parcel = Zeroizing::new(Vec::with_capacity(2 * PARCEL));
@@ -506,7 +509,7 @@ mod tests {
 
     /// What is told of a successor that has ended, when it said this.
     fn told(hello: Option<&serde_json::Value>) -> Option<String> {
-        let (here, there) = Link::pair().unwrap();
+        let (here, there) = FdChannel::pair().unwrap();
         if let Some(hello) = hello {
             manifest::send(&there, hello).unwrap();
         }
@@ -516,7 +519,7 @@ mod tests {
 
     #[test]
     fn link_while_workers_rest_waits_for_slow_successor_and_not_for_ended_one() {
-        let (here, there) = Link::pair().unwrap();
+        let (here, there) = FdChannel::pair().unwrap();
         here.set_timeout(REST).unwrap();
         let slow = std::thread::spawn(move || {
             // Longer than once was enough.

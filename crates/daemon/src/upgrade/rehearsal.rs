@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// What the predecessor has told, and knows that it has.
-pub(crate) struct Told {
+pub(crate) struct ConfirmedState {
     states: Vec<(Arc<Sa>, NetlinkDatagram)>,
     carried: Vec<SaProgress>,
     /// Messages as they pass, and the JSON beside them.
@@ -40,7 +40,7 @@ pub(crate) struct Finals {
     bytes: Vec<u8>,
 }
 
-impl Told {
+impl ConfirmedState {
     /// 2, as the predecessor says it.
     pub(crate) fn tell(
         server: &Server,
@@ -96,7 +96,7 @@ impl Told {
 
 impl Restored {
     /// What of it files made.
-    pub(crate) fn written(&self, told: &Told, database: &Database) -> FileOwned {
+    pub(crate) fn written(&self, told: &ConfirmedState, database: &Database) -> FileOwned {
         let (states, policies, defaults) = &told.of_files;
         successor::written(&self.states, (states, policies, *defaults), database)
     }

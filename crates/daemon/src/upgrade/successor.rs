@@ -6,11 +6,11 @@ use anyhow::{Context as _, bail, ensure};
 use uxfrm_engine::{
     Action, Database, DefaultActions, DropReason, Drops, Moment, Sa, WaitingPacket,
 };
-use uxfrm_io::fd_channel::Link;
+use uxfrm_io::fd_channel::FdChannel;
 use uxfrm_netlink::{NetlinkMessages, RestoredItem};
 
 use super::{
-    Answer, RELEASE,
+    RELEASE, UpgradeAnswer,
     manifest::{self, Finals, Hello, Manifest, TAKES, VERSION, Verdict, receive_with_descriptors},
     predecessor::{client_name, place, policies},
     queued_packets::QueuedPackets,
@@ -34,7 +34,7 @@ const STEP: Duration = Duration::from_secs(60);
 /// What was taken over, and from whom.
 #[derive(Debug)]
 pub(crate) struct Successor {
-    link: Link,
+    link: FdChannel,
     manifest: Manifest,
     /// The states in the order of the manifest.
     states: Vec<Arc<Sa>>,
@@ -45,7 +45,7 @@ impl Successor {
     ///
     /// # Errors
     /// When it does not answer, or the two do not suit.
-    pub(crate) fn ask(link: Link, config: &Config) -> anyhow::Result<(Self, DescriptorStore)> {
+    pub(crate) fn ask(link: FdChannel, config: &Config) -> anyhow::Result<(Self, DescriptorStore)> {
         link.set_timeout(STEP)?;
         manifest::send(&link, &hello(None))?;
         let (manifest, descriptors): (Manifest, Vec<OwnedFd>) = receive_with_descriptors(&link)?;
@@ -61,7 +61,7 @@ impl Successor {
     }
 
     /// Says why it can't even ask.
-    pub(crate) fn decline(link: &Link, why: &impl Display) {
+    pub(crate) fn decline(link: &FdChannel, why: &impl Display) {
         let _gone = manifest::send(link, &hello(Some(why.to_string())));
     }
 
@@ -257,7 +257,7 @@ pub(super) fn written(
     FileOwned::restored(states, ages, defaults)
 }
 
-impl Answer {
+impl UpgradeAnswer {
     /// This process carries packets, which have waited since workers came to rest.
     pub(crate) fn done(rested: Moment) -> Self {
         let gap = now().since(rested).as_micros();
@@ -341,7 +341,7 @@ mod tests {
 
     /// What a predecessor answers that says this.
     fn asked(manifest: &serde_json::Value) -> String {
-        let (here, there) = Link::pair().unwrap();
+        let (here, there) = FdChannel::pair().unwrap();
         manifest::send(&there, manifest).unwrap();
         let config = Config::parse("c.toml", "").unwrap();
         let why = Successor::ask(here, &config).map(drop).unwrap_err();

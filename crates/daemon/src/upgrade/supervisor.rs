@@ -28,7 +28,7 @@ use nix::{
     unistd::Pid,
 };
 use sd_notify::NotifyState;
-use uxfrm_io::{fd_channel::Link, secret_memory};
+use uxfrm_io::{fd_channel::FdChannel, secret_memory};
 
 use super::{
     channel::{Order, Report, TURN},
@@ -62,7 +62,7 @@ const LONGEST: usize = 256;
 #[derive(Debug)]
 struct Gateway {
     process: Child,
-    link: Link,
+    link: FdChannel,
 }
 
 /// A process that may become the gateway.
@@ -134,7 +134,7 @@ pub fn supervise(launch: Launch) -> anyhow::Result<ExitCode> {
 }
 
 fn start(program: &Path, launch: &Launch, order: &Order) -> io::Result<Gateway> {
-    let (ours, theirs) = Link::pair()?;
+    let (ours, theirs) = FdChannel::pair()?;
     ours.set_timeout(PATIENCE)?;
     order.send(&ours)?;
     let own = std::process::id().to_string();
@@ -223,10 +223,10 @@ impl Supervision {
         self.tell(&told);
     }
 
-    fn try_succeed(&mut self, program: &Path) -> anyhow::Result<Link> {
+    fn try_succeed(&mut self, program: &Path) -> anyhow::Result<FdChannel> {
         anyhow::ensure!(self.successor.is_none(), "an upgrade is under way");
         let file = self.untrusted.open_other(program)?;
-        let (here, there) = Link::pair()?;
+        let (here, there) = FdChannel::pair()?;
         // The very file that was looked at.
         let opened = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         let gateway = start(&opened, &self.launch, &Order::TakeOver(there))

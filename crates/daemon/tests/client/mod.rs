@@ -42,12 +42,12 @@ fn greeting(bytes: &[u8]) {
 }
 
 fn reloading(bytes: &[u8]) {
-    if let Ok(request) = serde_json::from_slice::<reload::Request>(bytes) {
+    if let Ok(request) = serde_json::from_slice::<reload::ReloadRequest>(bytes) {
         let written = serde_json::to_vec(&request).expect("it was read");
-        assert_eq!(serde_json::from_slice::<reload::Request>(&written).ok(), Some(request));
+        assert_eq!(serde_json::from_slice::<reload::ReloadRequest>(&written).ok(), Some(request));
     }
-    if let Ok(answer) = serde_json::from_slice::<reload::Answer>(bytes) {
+    if let Ok(answer) = serde_json::from_slice::<reload::ReloadAnswer>(bytes) {
         let written = serde_json::to_vec(&answer).expect("it was read");
-        assert_eq!(serde_json::from_slice::<reload::Answer>(&written).ok(), Some(answer));
+        assert_eq!(serde_json::from_slice::<reload::ReloadAnswer>(&written).ok(), Some(answer));
     }
 }

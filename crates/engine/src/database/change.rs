@@ -23,7 +23,7 @@ pub struct Transaction<'a> {
 }
 
 /// A state, its new configuration, and its attachment.
-type Moved = (Arc<Sa>, SaConfig, Option<Attachment>);
+type MigratedSa = (Arc<Sa>, SaConfig, Option<Attachment>);
 
 impl Transaction<'_> {
     /// `ip xfrm state add` (`XFRM_MSG_NEWSA`). A state without selector gets its own family's,
@@ -174,7 +174,7 @@ impl Transaction<'_> {
     }
 
     /// Attaches migrated states to their devices: all or none.
-    fn reattach(&mut self, moved: Vec<(Arc<Sa>, SaConfig)>) -> Result<Vec<Moved>, Error> {
+    fn reattach(&mut self, moved: Vec<(Arc<Sa>, SaConfig)>) -> Result<Vec<MigratedSa>, Error> {
         let mut seated = Vec::new();
         for (old, mut config) in moved {
             match self.database.attach_state(&mut config) {

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use crate::PolicyEntry;
 
 /// A sub policy, and the main policy behind it.
-pub(super) type Pair = [Arc<PolicyEntry>; 2];
+pub(super) type SubMainPair = [Arc<PolicyEntry>; 2];
 
 /// Pairs that packets matched.
 #[derive(Debug, Default)]
 pub(super) struct SubMainPairs {
-    pairs: Vec<Option<Pair>>,
+    pairs: Vec<Option<SubMainPair>>,
     /// By the memory addresses of both.
     numbers: HashMap<[usize; 2], u32, foldhash::fast::RandomState>,
     /// Unused numbers.
@@ -22,7 +22,7 @@ pub(super) struct SubMainPairs {
 
 impl SubMainPairs {
     #[inline]
-    pub(super) fn find(&self, number: u32) -> Option<&Pair> {
+    pub(super) fn find(&self, number: u32) -> Option<&SubMainPair> {
         self.pairs.get(number as usize)?.as_ref()
     }
 
@@ -50,7 +50,7 @@ impl SubMainPairs {
 
     /// Scans some pairs, continuing where it stopped, and releases those that are not kept. No
     /// cached flow may refer to these.
-    pub(super) fn release_stale(&mut self, some: usize, keep: impl Fn(&Pair) -> bool) {
+    pub(super) fn release_stale(&mut self, some: usize, keep: impl Fn(&SubMainPair) -> bool) {
         for _ in 0..self.pairs.len().min(some) {
             self.next = (self.next + 1) % self.pairs.len();
             if let Some(gone) = self.pairs[self.next].take_if(|pair| !keep(pair)) {
@@ -62,7 +62,7 @@ impl SubMainPairs {
 
     pub(super) fn memory(&self) -> usize {
         let number = size_of::<[usize; 2]>() + size_of::<u32>();
-        self.pairs.capacity() * size_of::<Option<Pair>>()
+        self.pairs.capacity() * size_of::<Option<SubMainPair>>()
             + self.numbers.capacity() * number
             + self.free.capacity() * size_of::<u32>()
     }

@@ -22,14 +22,14 @@ pub struct FragmentPlan {
 
 /// The part of the datagram that a fragment carries.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct FragmentSpan {
     /// In bytes, within the fragmentable part.
     offset: usize,
     is_last: bool,
 }
 
 /// Fragments the IP packet `whole` and appends the fragments to `out` in order.
-pub fn split(whole: &[u8], cut: &FragmentPlan, mark: u32, pool: &mut Pool, out: &mut Batch) {
+pub fn fragment(whole: &[u8], cut: &FragmentPlan, mark: u32, pool: &mut Pool, out: &mut Batch) {
     let (head, body) = whole.split_at(cut.place.min(whole.len()));
     let extra = match cut.version {
         Version::V4 => 0,
@@ -39,7 +39,7 @@ pub fn split(whole: &[u8], cut: &FragmentPlan, mark: u32, pool: &mut Pool, out: 
     let room = room.max(8);
     for (number, piece) in body.chunks(room).enumerate() {
         let offset = number * room;
-        let part = Part { offset, is_last: offset + piece.len() == body.len() };
+        let part = FragmentSpan { offset, is_last: offset + piece.len() == body.len() };
         let len = head.len() + extra + piece.len();
         let mut packet = pool.take(SizeClass::holding(len));
         packet.mark = mark;
@@ -59,7 +59,7 @@ pub fn split(whole: &[u8], cut: &FragmentPlan, mark: u32, pool: &mut Pool, out: 
 
 /// A fragment may be fragmented further; the results are fragments of its datagram
 /// (`net/ipv4/ip_output.c: ip_frag_init`).
-fn finish_v4(bytes: &mut [u8], cut: &FragmentPlan, part: Part) {
+fn finish_v4(bytes: &mut [u8], cut: &FragmentPlan, part: FragmentSpan) {
     let [_, _, high, low] = cut.ident.to_be_bytes();
     let whole = u16::from_be_bytes([bytes[6], bytes[7]]) & !ipv4::DONT_FRAGMENT;
     let more = if part.is_last { whole & ipv4::MORE_FRAGMENTS } else { ipv4::MORE_FRAGMENTS };
@@ -78,7 +78,7 @@ fn finish_v4(bytes: &mut [u8], cut: &FragmentPlan, part: Part) {
     let _ = ipv4::fill_checksum(bytes);
 }
 
-fn finish_v6(bytes: &mut [u8], cut: &FragmentPlan, part: Part) {
+fn finish_v6(bytes: &mut [u8], cut: &FragmentPlan, part: FragmentSpan) {
     let header = FragmentHeader {
         next_header: Protocol(bytes[cut.next_header_at]),
         reserved: 0,

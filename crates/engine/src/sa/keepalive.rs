@@ -124,7 +124,7 @@ fn ipv6_header(from: Ipv6Addr, to: Ipv6Addr) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use uxfrm_packet::{ipv4::Ipv4, udp::Udp};
+    use uxfrm_packet::{ipv4::Ipv4, udp::UdpDatagram};
 
     use super::*;
 
@@ -138,7 +138,7 @@ mod tests {
         let packet = between("192.0.2.1:4500", "192.0.2.2:1024").packet().unwrap();
         let ip = Ipv4::parse(packet.bytes()).unwrap();
         assert!(ip.checksum_is_right() && ip.header.dont_fragment());
-        let udp = Udp::parse(&packet.bytes()[20..]).unwrap();
+        let udp = UdpDatagram::parse(&packet.bytes()[20..]).unwrap();
         assert_eq!((udp.header.source.get(), udp.header.destination.get()), (4500, 1024));
         assert_eq!((udp.payload, udp.header.checksum.get()), (&[0xff][..], 0));
         let packet = between("[2001:db8::1]:4500", "[2001:db8::2]:4500").packet().unwrap();

@@ -8,10 +8,10 @@ use std::net::IpAddr;
 use uxfrm_packet::Version;
 
 use super::field::{Base, Destination, Extension, Field, Meta, RegisterValue};
-use super::key_field::{KeyField, KeyValue, REGISTER as REGISTER_BYTES};
+use super::key_field::{KeyValue, REGISTER as REGISTER_BYTES, SetKeyField};
 use super::message::expression;
 use super::simulated_table::SamplePacket;
-use crate::rtnetlink::Prefix;
+use crate::rtnetlink::RoutePrefix;
 use uxfrm_netlink_wire::AttributeWriter;
 
 /// A condition on a packet.
@@ -79,14 +79,14 @@ impl Condition {
 
     /// The source address is in a prefix; for packets of the prefix's version.
     #[must_use]
-    pub fn source(prefix: Prefix) -> Self {
+    pub fn source(prefix: RoutePrefix) -> Self {
         let offset = if prefix.address().is_ipv4() { 12 } else { 8 };
         Self::address(prefix, Field::Header(Base::Network, offset))
     }
 
     /// The destination address is in a prefix; for packets of the prefix's version.
     #[must_use]
-    pub fn destination(prefix: Prefix) -> Self {
+    pub fn destination(prefix: RoutePrefix) -> Self {
         let offset = if prefix.address().is_ipv4() { 16 } else { 24 };
         Self::address(prefix, Field::Header(Base::Network, offset))
     }
@@ -94,7 +94,7 @@ impl Condition {
     /// IPv6 with a routing header whose last segment is in this prefix (RFC 8754 §2, RFC 6275
     /// §6.4).
     #[must_use]
-    pub fn last_segment(prefix: Prefix) -> Self {
+    pub fn last_segment(prefix: RoutePrefix) -> Self {
         Self::address(prefix, Field::Extension(Extension::Routing, 8))
     }
 
@@ -194,7 +194,7 @@ impl Condition {
         Self::is(Field::Extension(Extension::Fragment, 0), &[protocol])
     }
 
-    fn address(prefix: Prefix, field: Field) -> Self {
+    fn address(prefix: RoutePrefix, field: Field) -> Self {
         let host_bits = |bits: u8| u32::from(bits - prefix.length());
         match prefix.address() {
             IpAddr::V4(address) => {
@@ -234,9 +234,9 @@ impl Condition {
 
     /// Its field and the value that it requires; `None` for a condition that excludes a value.
     #[must_use]
-    pub fn question(&self) -> Option<(KeyField, KeyValue)> {
+    pub fn question(&self) -> Option<(SetKeyField, KeyValue)> {
         match self.relation {
-            Relation::Is => Some(KeyField::new(self.field, self.mask, self.value)),
+            Relation::Is => Some(SetKeyField::new(self.field, self.mask, self.value)),
             Relation::IsNot => None,
         }
     }

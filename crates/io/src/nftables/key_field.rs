@@ -7,7 +7,7 @@ use uxfrm_netlink_wire::AttributeWriter;
 
 /// A field of a packet, under a mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct KeyField {
+pub struct SetKeyField {
     field: Field,
     mask: Option<RegisterValue>,
     length: u8,
@@ -17,7 +17,7 @@ pub struct KeyField {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyValue(RegisterValue);
 
-impl KeyField {
+impl SetKeyField {
     pub(super) fn new(
         field: Field,
         mask: Option<RegisterValue>,

@@ -5,7 +5,7 @@ use std::fmt;
 use super::change::TableChange;
 use super::condition::Condition;
 use super::field;
-use super::key_field::{KeyField, REGISTER};
+use super::key_field::{REGISTER, SetKeyField};
 use super::message::{Batch, Kind, expression};
 use super::set::{Set, SetId};
 use uxfrm_netlink_wire::{AttributeWriter, NetlinkFlags};
@@ -112,21 +112,21 @@ pub struct Rule {
     /// Name of the counter.
     pub counter: Option<&'static str>,
     /// The verdict.
-    pub verdict: XdpVerdict,
+    pub verdict: RuleVerdict,
 }
 
 /// A lookup of a packet's fields in a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetLookup {
     /// The fields; a packet that lacks one is not in the set.
-    pub questions: Vec<KeyField>,
+    pub questions: Vec<SetKeyField>,
     /// The set.
     pub set: SetId,
 }
 
 /// Verdicts of rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum XdpVerdict {
+pub enum RuleVerdict {
     /// Accepts it; other tables may still drop it.
     Accept,
     /// Drops it.
@@ -290,7 +290,7 @@ impl Rule {
                 object.text(2, counter);
             });
         }
-        if let XdpVerdict::Mark(bits) = self.verdict {
+        if let RuleVerdict::Mark(bits) = self.verdict {
             field::set_mark_bits(bits, list);
         }
         expression(list, "immediate", |immediate| {
@@ -314,7 +314,7 @@ impl SetLookup {
     }
 }
 
-impl XdpVerdict {
+impl RuleVerdict {
     fn describe(self, verdict: &mut AttributeWriter<'_>) {
         let (code, chain): (i32, _) = match self {
             Self::Drop => (0, None),

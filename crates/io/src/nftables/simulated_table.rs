@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::change::{RuleId, TableChange};
 use super::field::{Base, Extension, Field, Meta};
-use super::model::{Rule, Table, XdpVerdict};
+use super::model::{Rule, RuleVerdict, Table};
 use super::set::SetId;
 use super::{Error, PacketFilter};
 
@@ -82,8 +82,8 @@ impl SimulatedTable {
         &self,
         chain: &str,
         packet: &SamplePacket<'_>,
-    ) -> (XdpVerdict, Option<&'static str>) {
-        self.walk(chain, packet).unwrap_or((XdpVerdict::Accept, None))
+    ) -> (RuleVerdict, Option<&'static str>) {
+        self.walk(chain, packet).unwrap_or((RuleVerdict::Accept, None))
     }
 
     /// Number of rules in a chain.
@@ -102,17 +102,17 @@ impl SimulatedTable {
         &self,
         chain: &str,
         packet: &SamplePacket<'_>,
-    ) -> Option<(XdpVerdict, Option<&'static str>)> {
+    ) -> Option<(RuleVerdict, Option<&'static str>)> {
         for (_id, rule) in self.chains.get(chain)? {
             if !self.is_met(rule, packet) {
                 continue;
             }
             match rule.verdict {
-                XdpVerdict::Accept | XdpVerdict::Drop | XdpVerdict::Mark(_) => {
+                RuleVerdict::Accept | RuleVerdict::Drop | RuleVerdict::Mark(_) => {
                     return Some((rule.verdict, rule.counter));
                 }
-                XdpVerdict::Goto(other) => return self.walk(other, packet),
-                XdpVerdict::Jump(other) => {
+                RuleVerdict::Goto(other) => return self.walk(other, packet),
+                RuleVerdict::Jump(other) => {
                     if let Some(judged) = self.walk(other, packet) {
                         return Some(judged);
                     }

@@ -4,7 +4,7 @@ use uxfrm_packet::Version;
 
 use super::message::question;
 use super::*;
-use crate::rtnetlink::Prefix;
+use crate::rtnetlink::RoutePrefix;
 use uxfrm_netlink_wire::{AttributeWriter, RawAttributes};
 
 /// An attribute in the kernel's form: length, kind, payload, padding to four bytes.
@@ -78,7 +78,7 @@ fn extension(kind: u8, offset: u32, length: u32, flags: Option<u32>) -> Vec<u8> 
 /// Load, mask, compare: `include/uapi/linux/netfilter/nf_tables.h` has the numbers.
 #[test]
 fn a_condition_is_load_mask_and_compare() {
-    let prefix = |text: &str, length| Prefix::new(text.parse().unwrap(), length).unwrap();
+    let prefix = |text: &str, length| RoutePrefix::new(text.parse().unwrap(), length).unwrap();
     let cases: [(Condition, &[Vec<u8>]); 15] = [
         (Condition::protocol(17), &[load("meta", &[1, 16]), compare(0, &[17])]),
         (Condition::other_protocol(6), &[load("meta", &[1, 16]), compare(1, &[6])]),
@@ -147,7 +147,7 @@ fn a_table_is_one_transaction() {
         conditions: vec![Condition::protocol(50)],
         set_lookup: None,
         counter: Some("hits"),
-        verdict: XdpVerdict::Goto("more"),
+        verdict: RuleVerdict::Goto("more"),
     };
     let table = Table {
         name: "t".to_owned(),
@@ -220,13 +220,13 @@ fn set_is_filled_and_looked_up() {
     .concat();
     assert_eq!(batch.finish()[20..20 + expected.len()], expected);
 
-    let source = Prefix::new("10.1.2.3".parse().unwrap(), 16).unwrap();
+    let source = RoutePrefix::new("10.1.2.3".parse().unwrap(), 16).unwrap();
     let asked = [Condition::source(source), Condition::upper_pair(2, 53, 0xffff)];
     let (questions, replies): (Vec<_>, Vec<_>) =
         asked.iter().map(|condition| condition.question().unwrap()).unzip();
     let replies: Vec<_> = replies.iter().flat_map(|reply| reply.as_bytes()).copied().collect();
     assert_eq!(keys.iter().next(), Some(&replies[..]));
-    let of = |question: &KeyField, at| question_bytes(|list| question.describe(at, list));
+    let of = |question: &SetKeyField, at| question_bytes(|list| question.describe(at, list));
     let eight = 8_u32.to_be_bytes();
     let mask = [nested(4, &[attr(1, &[255, 255, 0, 0])]), nested(5, &[attr(1, &[0; 4])])];
     let masked = [attr(1, &eight), attr(2, &eight), attr(3, &4_u32.to_be_bytes()), mask.concat()];

@@ -8,7 +8,7 @@ use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 
-use super::{Error, Prefix, Rtnetlink};
+use super::{Error, RoutePrefix, Rtnetlink};
 
 /// An address of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct Address {
     /// The device's index.
     pub link: u32,
     /// The address and its network's prefix length.
-    pub prefix: Prefix,
+    pub prefix: RoutePrefix,
     /// Whether packets may use it: not during duplicate address detection, nor if that failed.
     pub is_usable: bool,
 }
@@ -39,7 +39,7 @@ impl Rtnetlink {
     ///
     /// # Errors
     /// [`Error::Exists`] when the device has it.
-    pub fn add_address(&mut self, link: u32, prefix: Prefix) -> Result<(), Error> {
+    pub fn add_address(&mut self, link: u32, prefix: RoutePrefix) -> Result<(), Error> {
         let mut message = describe(link, prefix);
         if prefix.address().is_ipv6() {
             message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
@@ -66,13 +66,13 @@ impl Rtnetlink {
     ///
     /// # Errors
     /// [`Error::NotFound`] when the device does not have it.
-    pub fn delete_address(&mut self, link: u32, prefix: Prefix) -> Result<(), Error> {
+    pub fn delete_address(&mut self, link: u32, prefix: RoutePrefix) -> Result<(), Error> {
         let request = format!("delete address {prefix} from link with index {link}");
         self.change(&request, 0, RouteNetlinkMessage::DelAddress(describe(link, prefix)))
     }
 }
 
-fn describe(link: u32, prefix: Prefix) -> AddressMessage {
+fn describe(link: u32, prefix: RoutePrefix) -> AddressMessage {
     let mut message = AddressMessage::default();
     message.header.family = prefix.address().into();
     message.header.prefix_len = prefix.length();
@@ -98,6 +98,6 @@ pub(super) fn read(answer: RouteNetlinkMessage) -> Option<Address> {
             is_usable = !is_asked && !flags.contains(AddressFlags::Dadfailed);
         }
     }
-    let prefix = Prefix::new(local.or(other)?, message.header.prefix_len)?;
+    let prefix = RoutePrefix::new(local.or(other)?, message.header.prefix_len)?;
     Some(Address { link: message.header.index, prefix, is_usable })
 }

@@ -44,7 +44,7 @@ fn read(answer: RouteNetlinkMessage) {
     }
 }
 
-fn check(prefix: super::Prefix) {
+fn check(prefix: super::RoutePrefix) {
     let most = if prefix.address().is_ipv4() { 32 } else { 128 };
     assert!(prefix.length() <= most);
 }

@@ -20,11 +20,11 @@ const NEW_RULE: u16 = 32;
 
 /// Listens in the network namespace of the thread that opened it; readable after a change.
 #[derive(Debug)]
-pub struct Monitor {
+pub struct RtnlMonitor {
     socket: Socket,
 }
 
-impl Monitor {
+impl RtnlMonitor {
     /// Listens from now on. Only routes in one of the tables count, and only those that somebody
     /// other than `own` removes.
     ///
@@ -117,7 +117,7 @@ fn refused(error: io::Error) -> Error {
     Error::of("rtnetlink groups", error)
 }
 
-impl AsFd for Monitor {
+impl AsFd for RtnlMonitor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

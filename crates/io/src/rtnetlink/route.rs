@@ -12,7 +12,7 @@ use netlink_packet_route::route::{
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use super::{Error, Prefix, Rtnetlink};
+use super::{Error, RoutePrefix, Rtnetlink};
 use encoded::SignalRequest;
 
 /// The main table (`RT_TABLE_MAIN`).
@@ -38,7 +38,7 @@ pub enum Via {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// Its destination; host bits must be 0.
-    pub destination: Prefix,
+    pub destination: RoutePrefix,
     /// Its target.
     pub via: Via,
     /// The table it is in.
@@ -54,7 +54,7 @@ pub struct Route {
 impl Route {
     /// A route in the main table.
     #[must_use]
-    pub fn new(destination: Prefix, via: Via) -> Self {
+    pub fn new(destination: RoutePrefix, via: Via) -> Self {
         Self { destination, via, table: MAIN, source: None, metric: None, mtu: None }
     }
 }
@@ -219,10 +219,10 @@ impl Rtnetlink {
     ) -> Result<RouteLookup, Error> {
         let mut message = RouteMessage::default();
         message.header.address_family = destination.into();
-        message.header.destination_prefix_length = Prefix::host(destination).length();
+        message.header.destination_prefix_length = RoutePrefix::host(destination).length();
         message.attributes.push(RouteAttribute::Destination(destination.into()));
         if let Some(source) = source {
-            message.header.source_prefix_length = Prefix::host(source).length();
+            message.header.source_prefix_length = RoutePrefix::host(source).length();
             message.attributes.push(RouteAttribute::Source(source.into()));
         }
         if mark != 0 {
@@ -323,7 +323,7 @@ pub(super) fn read(answer: RouteNetlinkMessage) -> Option<Route> {
         _other_kinds => return None,
     };
     Some(Route {
-        destination: Prefix::new(
+        destination: RoutePrefix::new(
             found.destination.unwrap_or(everything),
             header.destination_prefix_length,
         )?,

@@ -8,7 +8,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use uxfrm_packet::Version;
 
-use super::{Error, Prefix, Rtnetlink};
+use super::{Error, RoutePrefix, Rtnetlink};
 
 /// The kernel's input device for the host's own packets.
 const LOOPBACK: &str = "lo";
@@ -35,7 +35,7 @@ pub enum RuleOrigin {
 
 /// A rule: packets of a version that match are looked up in a table, or skip rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct RoutingRule {
     /// IPv4 or IPv6.
     pub version: Version,
     /// Selects by mark.
@@ -43,9 +43,9 @@ pub struct Rule {
     /// Selects by origin. A rule for another input device is read as one for all.
     pub sender: RuleOrigin,
     /// Selects by source; a packet without source address yet matches only `/0`.
-    pub source: Option<Prefix>,
+    pub source: Option<RoutePrefix>,
     /// Selects by destination.
-    pub destination: Option<Prefix>,
+    pub destination: Option<RoutePrefix>,
     /// Its action.
     pub action: RuleAction,
     /// Lower comes first.
@@ -63,7 +63,7 @@ pub enum RuleAction {
     Goto(u32),
 }
 
-impl Rule {
+impl RoutingRule {
     /// The table that is looked up.
     #[must_use]
     pub const fn table(&self) -> Option<u32> {
@@ -74,7 +74,7 @@ impl Rule {
     }
 }
 
-impl fmt::Display for Rule {
+impl fmt::Display for RoutingRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "priority {}", self.priority)?;
         match self.mark {
@@ -99,7 +99,7 @@ impl Rtnetlink {
     ///
     /// # Errors
     /// [`Error::Exists`] when there is one like it.
-    pub fn add_rule(&mut self, rule: &Rule) -> Result<(), Error> {
+    pub fn add_rule(&mut self, rule: &RoutingRule) -> Result<(), Error> {
         let message = RouteNetlinkMessage::NewRule(describe(rule));
         self.change(&format!("rule {rule}"), NLM_F_CREATE | NLM_F_EXCL, message)
     }
@@ -108,7 +108,7 @@ impl Rtnetlink {
     ///
     /// # Errors
     /// [`Error::NotFound`] when there is none like it.
-    pub fn delete_rule(&mut self, rule: &Rule) -> Result<(), Error> {
+    pub fn delete_rule(&mut self, rule: &RoutingRule) -> Result<(), Error> {
         let message = RouteNetlinkMessage::DelRule(describe(rule));
         self.change(&format!("delete rule {rule}"), 0, message)
     }
@@ -117,7 +117,7 @@ impl Rtnetlink {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn rules(&mut self, version: Version) -> Result<Vec<Rule>, Error> {
+    pub fn rules(&mut self, version: Version) -> Result<Vec<RoutingRule>, Error> {
         let mut message = RuleMessage::default();
         message.header.family = family(version);
         let found = self.dump("rules", RouteNetlinkMessage::GetRule(message))?;
@@ -132,7 +132,7 @@ fn family(version: Version) -> AddressFamily {
     }
 }
 
-fn describe(rule: &Rule) -> RuleMessage {
+fn describe(rule: &RoutingRule) -> RuleMessage {
     let mut message = RuleMessage::default();
     message.header.family = family(rule.version);
     match rule.action {
@@ -172,7 +172,7 @@ fn describe(rule: &Rule) -> RuleMessage {
     message
 }
 
-pub(super) fn read(version: Version, answer: RouteNetlinkMessage) -> Option<Rule> {
+pub(super) fn read(version: Version, answer: RouteNetlinkMessage) -> Option<RoutingRule> {
     let RouteNetlinkMessage::NewRule(message) = answer else { return None };
     let (mut mark, mut mask, mut suppress) = (None, u32::MAX, None);
     let (mut source, mut destination, mut target) = (None, None, None);
@@ -191,10 +191,10 @@ pub(super) fn read(version: Version, answer: RouteNetlinkMessage) -> Option<Rule
             RuleAttribute::Priority(value) => priority = value,
             RuleAttribute::Goto(value) => target = Some(value),
             RuleAttribute::Source(address) => {
-                source = Prefix::new(address, message.header.src_len);
+                source = RoutePrefix::new(address, message.header.src_len);
             }
             RuleAttribute::Destination(address) => {
-                destination = Prefix::new(address, message.header.dst_len);
+                destination = RoutePrefix::new(address, message.header.dst_len);
             }
             // The kernel's -1 stands for none.
             RuleAttribute::SuppressPrefixLen(value) => {
@@ -216,7 +216,7 @@ pub(super) fn read(version: Version, answer: RouteNetlinkMessage) -> Option<Rule
         return None;
     };
     let suppress_prefix_length = suppress;
-    Some(Rule {
+    Some(RoutingRule {
         version,
         mark,
         sender,

@@ -1,6 +1,6 @@
 //! Routes and rules that are removed with their owner.
 
-use super::{Error, Route, Rtnetlink, Rule};
+use super::{Error, Route, RoutingRule, Rtnetlink};
 
 /// Removes what was added through it when it is [removed](Self::remove) or dropped, last in first
 /// out.
@@ -16,7 +16,7 @@ pub struct ScopedRoutes {
 #[derive(Clone, Copy, Debug)]
 enum Entry {
     Route(Route),
-    Rule(Rule),
+    Rule(RoutingRule),
 }
 
 impl ScopedRoutes {
@@ -40,7 +40,7 @@ impl ScopedRoutes {
     ///
     /// # Errors
     /// As [`Rtnetlink::add_rule`], except [`Error::Exists`].
-    pub fn add_rule(&mut self, rule: Rule) -> Result<(), Error> {
+    pub fn add_rule(&mut self, rule: RoutingRule) -> Result<(), Error> {
         match self.kernel.add_rule(&rule) {
             Ok(()) | Err(Error::Exists { .. }) => self.things.push(Entry::Rule(rule)),
             Err(error) => return Err(error),

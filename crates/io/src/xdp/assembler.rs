@@ -15,7 +15,7 @@ pub(super) struct Instruction {
 
 /// Jump targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Label {
+pub(super) enum JumpTarget {
     /// Untagged frame, or its tag was removed.
     Untagged,
     V4,
@@ -67,8 +67,8 @@ const STACK: u8 = 10;
 #[derive(Debug, Default)]
 pub(super) struct Assembler {
     instructions: Vec<Instruction>,
-    jumps: Vec<(usize, Label)>,
-    labels: Vec<(Label, usize)>,
+    jumps: Vec<(usize, JumpTarget)>,
+    labels: Vec<(JumpTarget, usize)>,
 }
 
 impl Assembler {
@@ -137,40 +137,40 @@ impl Assembler {
     pub(super) fn reach(&mut self, bytes: i16) {
         self.copy(LEFT, START);
         self.add(LEFT, bytes.into());
-        self.jump_with(0x0d | Comparison::Above as u8, (LEFT, END), 0, Label::Pass);
+        self.jump_with(0x0d | Comparison::Above as u8, (LEFT, END), 0, JumpTarget::Pass);
     }
 
     /// Passes frames with more bytes.
     pub(super) fn within(&mut self, bytes: i32) {
         self.copy(LEFT, START);
         self.add(LEFT, bytes);
-        self.jump_with(0x0d | Comparison::Below as u8, (LEFT, END), 0, Label::Pass);
+        self.jump_with(0x0d | Comparison::Below as u8, (LEFT, END), 0, JumpTarget::Pass);
     }
 
-    pub(super) fn jump(&mut self, condition: Comparison, number: i32, label: Label) {
+    pub(super) fn jump(&mut self, condition: Comparison, number: i32, label: JumpTarget) {
         self.jump_with(0x05 | condition as u8, (LEFT, 0), number, label);
     }
 
     /// As [`jump`](Self::jump), on unsigned words.
-    pub(super) fn jump_word(&mut self, condition: Comparison, number: i32, label: Label) {
+    pub(super) fn jump_word(&mut self, condition: Comparison, number: i32, label: JumpTarget) {
         self.jump_with(0x06 | condition as u8, (LEFT, 0), number, label);
     }
 
     /// As [`jump`](Self::jump), between both operands.
-    pub(super) fn jump_register(&mut self, condition: Comparison, label: Label) {
+    pub(super) fn jump_register(&mut self, condition: Comparison, label: JumpTarget) {
         self.jump_with(0x0d | condition as u8, (LEFT, RIGHT), 0, label);
     }
 
     /// Jumps if a call returned null.
-    pub(super) fn jump_if_none(&mut self, label: Label) {
+    pub(super) fn jump_if_none(&mut self, label: JumpTarget) {
         self.jump_with(0x05 | Comparison::Equal as u8, (R0, 0), 0, label);
     }
 
-    pub(super) fn go(&mut self, label: Label) {
+    pub(super) fn go(&mut self, label: JumpTarget) {
         self.jump_with(0x05, (0, 0), 0, label);
     }
 
-    pub(super) fn label(&mut self, label: Label) {
+    pub(super) fn label(&mut self, label: JumpTarget) {
         self.labels.push((label, self.instructions.len()));
     }
 
@@ -184,7 +184,7 @@ impl Assembler {
         self.instructions
     }
 
-    fn jump_with(&mut self, asm: u8, (left, right): (u8, u8), number: i32, label: Label) {
+    fn jump_with(&mut self, asm: u8, (left, right): (u8, u8), number: i32, label: JumpTarget) {
         self.jumps.push((self.instructions.len(), label));
         self.push(asm, left, right, 0, number);
     }
@@ -216,11 +216,11 @@ mod tests {
     #[test]
     fn assembler_resolves_forward_jumps() {
         let mut asm = Assembler::default();
-        asm.jump(Comparison::Equal, 1, Label::Take);
-        asm.go(Label::Pass);
-        asm.label(Label::Take);
+        asm.jump(Comparison::Equal, 1, JumpTarget::Take);
+        asm.go(JumpTarget::Pass);
+        asm.label(JumpTarget::Take);
         asm.exit();
-        asm.label(Label::Pass);
+        asm.label(JumpTarget::Pass);
         asm.exit();
         let offsets = asm.finish().iter().map(|instruction| instruction.offset).collect::<Vec<_>>();
         assert_eq!(offsets, [1, 1, 0, 0]);

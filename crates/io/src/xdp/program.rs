@@ -21,7 +21,7 @@ use uxfrm_packet::Protocol;
 use uxfrm_packet::ethernet::{EtherType, MacAddr};
 
 use super::assembler::{
-    Assembler, Comparison, END, FRAME, Instruction, LEFT, Label, QUEUE, R0, R1, R2, R3, RIGHT,
+    Assembler, Comparison, END, FRAME, Instruction, JumpTarget, LEFT, QUEUE, R0, R1, R2, R3, RIGHT,
     START, Width, half,
 };
 
@@ -51,16 +51,16 @@ pub(super) const ADDRESS: usize = 16;
 pub(super) fn esp(frames: FrameFilter, ports: &[u16], sockets: i32) -> Vec<Instruction> {
     let mut asm = Assembler::default();
     begin(&mut asm, frames);
-    asm.label(Label::V4);
+    asm.label(JumpTarget::V4);
     whole_v4(&mut asm);
     to_no_group_v4(&mut asm);
     asm.field(Width::Byte, ETHERNET + 9);
-    esp_or_udp(&mut asm, V4, (2, -20), ports, Label::MarkerV4);
-    asm.label(Label::V6);
+    esp_or_udp(&mut asm, V4, (2, -20), ports, JumpTarget::MarkerV4);
+    asm.label(JumpTarget::V6);
     asm.reach(V6);
     to_no_group_v6(&mut asm);
     asm.field(Width::Byte, ETHERNET + 6);
-    esp_or_udp(&mut asm, V6, (4, 0), ports, Label::MarkerV6);
+    esp_or_udp(&mut asm, V6, (4, 0), ports, JumpTarget::MarkerV6);
     end(&mut asm, sockets);
     asm.finish()
 }
@@ -70,22 +70,22 @@ pub(super) fn esp(frames: FrameFilter, ports: &[u16], sockets: i32) -> Vec<Instr
 pub(super) fn own_esp(frames: FrameFilter, own: i32, sockets: i32) -> Vec<Instruction> {
     let mut asm = Assembler::default();
     begin(&mut asm, frames);
-    asm.label(Label::V4);
+    asm.label(JumpTarget::V4);
     whole_v4(&mut asm);
     asm.field(Width::Byte, ETHERNET + 9);
-    asm.jump(Comparison::NotEqual, Protocol::ESP.0.into(), Label::Pass);
+    asm.jump(Comparison::NotEqual, Protocol::ESP.0.into(), JumpTarget::Pass);
     key_v4(&mut asm);
-    asm.go(Label::Ask);
-    asm.label(Label::V6);
+    asm.go(JumpTarget::Ask);
+    asm.label(JumpTarget::V6);
     asm.reach(V6);
     asm.field(Width::Byte, ETHERNET + 6);
-    asm.jump(Comparison::NotEqual, Protocol::ESP.0.into(), Label::Pass);
+    asm.jump(Comparison::NotEqual, Protocol::ESP.0.into(), JumpTarget::Pass);
     not_link_local(&mut asm, ETHERNET + 24);
     key_v6(&mut asm);
-    asm.label(Label::Ask);
+    asm.label(JumpTarget::Ask);
     look_up(&mut asm, own);
-    asm.jump_if_none(Label::Pass);
-    asm.go(Label::Take);
+    asm.jump_if_none(JumpTarget::Pass);
+    asm.go(JumpTarget::Take);
     end(&mut asm, sockets);
     asm.finish()
 }
@@ -95,19 +95,19 @@ pub(super) fn own_esp(frames: FrameFilter, own: i32, sockets: i32) -> Vec<Instru
 pub(super) fn passing(frames: FrameFilter, own: i32, sockets: i32) -> Vec<Instruction> {
     let mut asm = Assembler::default();
     begin(&mut asm, frames);
-    asm.label(Label::V4);
+    asm.label(JumpTarget::V4);
     to_no_group_v4(&mut asm);
     key_v4(&mut asm);
-    asm.go(Label::Ask);
-    asm.label(Label::V6);
+    asm.go(JumpTarget::Ask);
+    asm.label(JumpTarget::V6);
     asm.reach(V6);
     to_no_group_v6(&mut asm);
     not_link_local(&mut asm, ETHERNET + 8);
     key_v6(&mut asm);
-    asm.label(Label::Ask);
+    asm.label(JumpTarget::Ask);
     look_up(&mut asm, own);
-    asm.jump_if_none(Label::Take);
-    asm.go(Label::Pass);
+    asm.jump_if_none(JumpTarget::Take);
+    asm.go(JumpTarget::Pass);
     end(&mut asm, sockets);
     asm.finish()
 }
@@ -129,16 +129,16 @@ fn begin(asm: &mut Assembler, FrameFilter { mac, most }: FrameFilter) {
     asm.reach(V4);
     let [a, b, c, d, e, f] = mac.0;
     asm.field(Width::Word, 0);
-    asm.jump_word(Comparison::NotEqual, i32::from_ne_bytes([a, b, c, d]), Label::Pass);
+    asm.jump_word(Comparison::NotEqual, i32::from_ne_bytes([a, b, c, d]), JumpTarget::Pass);
     asm.field(Width::Half, 4);
-    asm.jump(Comparison::NotEqual, half([e, f]), Label::Pass);
+    asm.jump(Comparison::NotEqual, half([e, f]), JumpTarget::Pass);
     untag(asm);
-    asm.label(Label::Untagged);
+    asm.label(JumpTarget::Untagged);
     asm.within(i32::try_from(most).unwrap_or(i32::MAX));
     asm.field(Width::Half, 12);
-    asm.jump(Comparison::Equal, half(EtherType::IPV4.0.get().to_be_bytes()), Label::V4);
-    asm.jump(Comparison::Equal, half(EtherType::IPV6.0.get().to_be_bytes()), Label::V6);
-    asm.go(Label::Pass);
+    asm.jump(Comparison::Equal, half(EtherType::IPV4.0.get().to_be_bytes()), JumpTarget::V4);
+    asm.jump(Comparison::Equal, half(EtherType::IPV6.0.get().to_be_bytes()), JumpTarget::V6);
+    asm.go(JumpTarget::Pass);
 }
 
 fn find_frame(asm: &mut Assembler) {
@@ -150,11 +150,15 @@ fn find_frame(asm: &mut Assembler) {
 /// kernel's.
 fn untag(asm: &mut Assembler) {
     asm.field(Width::Half, 12);
-    asm.jump(Comparison::NotEqual, half(EtherType::VLAN.0.get().to_be_bytes()), Label::Untagged);
+    asm.jump(
+        Comparison::NotEqual,
+        half(EtherType::VLAN.0.get().to_be_bytes()),
+        JumpTarget::Untagged,
+    );
     asm.reach(V4 + TAG);
     asm.field(Width::Half, ETHERNET);
     asm.and(half([0x0f, 0xff]));
-    asm.jump(Comparison::NotEqual, 0, Label::Pass);
+    asm.jump(Comparison::NotEqual, 0, JumpTarget::Pass);
     let addresses = [(R0, 0), (R2, 4), (R3, 8)];
     addresses.into_iter().for_each(|(register, at)| asm.load(Width::Word, register, START, at));
     addresses.into_iter().for_each(|(register, at)| asm.write(register, at + TAG));
@@ -169,11 +173,11 @@ fn untag(asm: &mut Assembler) {
 /// Unfragmented IPv4 without options.
 fn whole_v4(asm: &mut Assembler) {
     asm.field(Width::Byte, ETHERNET);
-    asm.jump(Comparison::NotEqual, 0x45, Label::Pass);
+    asm.jump(Comparison::NotEqual, 0x45, JumpTarget::Pass);
     // More-fragments flag or offset.
     asm.field(Width::Half, ETHERNET + 6);
     asm.and(half([0x3f, 0xff]));
-    asm.jump(Comparison::NotEqual, 0, Label::Pass);
+    asm.jump(Comparison::NotEqual, 0, JumpTarget::Pass);
 }
 
 /// Puts the destination on the stack, as a key of the address map.
@@ -201,12 +205,12 @@ fn look_up(asm: &mut Assembler, map: i32) {
 
 fn to_no_group_v4(asm: &mut Assembler) {
     asm.field(Width::Byte, ETHERNET + 16);
-    asm.jump(Comparison::Above, 223, Label::Pass);
+    asm.jump(Comparison::Above, 223, JumpTarget::Pass);
 }
 
 fn to_no_group_v6(asm: &mut Assembler) {
     asm.field(Width::Byte, ETHERNET + 24);
-    asm.jump(Comparison::Equal, 0xff, Label::Pass);
+    asm.jump(Comparison::Equal, 0xff, JumpTarget::Pass);
     not_link_local(asm, ETHERNET + 24);
 }
 
@@ -214,7 +218,7 @@ fn to_no_group_v6(asm: &mut Assembler) {
 fn not_link_local(asm: &mut Assembler, at: i16) {
     asm.field(Width::Half, at);
     asm.and(half([0xff, 0xc0]));
-    asm.jump(Comparison::Equal, half([0xfe, 0x80]), Label::Pass);
+    asm.jump(Comparison::Equal, half([0xfe, 0x80]), JumpTarget::Pass);
 }
 
 /// Branches on the protocol behind an IP header that ends at `udp`; the length field is at an
@@ -224,38 +228,38 @@ fn esp_or_udp(
     udp: i16,
     (length_at, more): (i16, i32),
     ports: &[u16],
-    marker: Label,
+    marker: JumpTarget,
 ) {
-    asm.jump(Comparison::Equal, Protocol::ESP.0.into(), Label::Take);
-    asm.jump(Comparison::NotEqual, Protocol::UDP.0.into(), Label::Pass);
+    asm.jump(Comparison::Equal, Protocol::ESP.0.into(), JumpTarget::Take);
+    asm.jump(Comparison::NotEqual, Protocol::UDP.0.into(), JumpTarget::Pass);
     asm.reach(udp + MARKED);
     asm.load(Width::Half, RIGHT, START, ETHERNET + length_at);
     asm.number(RIGHT);
     asm.add(RIGHT, more);
     asm.field(Width::Half, udp + 4);
     asm.number(LEFT);
-    asm.jump_register(Comparison::Above, Label::Pass);
-    asm.jump(Comparison::Below, MARKED.into(), Label::Pass);
+    asm.jump_register(Comparison::Above, JumpTarget::Pass);
+    asm.jump(Comparison::Below, MARKED.into(), JumpTarget::Pass);
     asm.field(Width::Half, udp + 2);
     for port in ports {
         asm.jump(Comparison::Equal, half(port.to_be_bytes()), marker);
     }
-    asm.go(Label::Pass);
+    asm.go(JumpTarget::Pass);
     asm.label(marker);
     asm.field(Width::Word, udp + 8);
-    asm.jump_word(Comparison::Equal, 0, Label::Pass);
-    asm.go(Label::Take);
+    asm.jump_word(Comparison::Equal, 0, JumpTarget::Pass);
+    asm.go(JumpTarget::Take);
 }
 
 /// The targets: the queue's socket, or the kernel if there is none; or the kernel.
 fn end(asm: &mut Assembler, sockets: i32) {
-    asm.label(Label::Take);
+    asm.label(JumpTarget::Take);
     asm.map(R1, sockets);
     asm.copy(R2, QUEUE);
     asm.set(R3, PASS);
     asm.call(REDIRECT_MAP);
     asm.exit();
-    asm.label(Label::Pass);
+    asm.label(JumpTarget::Pass);
     asm.set(R0, PASS);
     asm.exit();
 }

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::InterfaceFlags;
-use uxfrm_io::rtnetlink::Prefix;
+use uxfrm_io::rtnetlink::RoutePrefix;
 use uxfrm_io::{Namespace, Port, Rtnetlink};
 use uxfrm_packet::{Batch, PacketBuf, Pool};
 
@@ -70,9 +70,9 @@ fn not_run(reason: &str) {
     eprintln!("not run: {reason}");
 }
 
-fn prefix(text: &str) -> Prefix {
+fn prefix(text: &str) -> RoutePrefix {
     let (address, length) = text.split_once('/').unwrap();
-    Prefix::new(address.parse().unwrap(), length.parse().unwrap()).unwrap()
+    RoutePrefix::new(address.parse().unwrap(), length.parse().unwrap()).unwrap()
 }
 
 /// Receives until `enough` says so or two seconds are over.

@@ -3,8 +3,8 @@ use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use uxfrm_io::nftables::{
-    Chain, Condition, Error, Hook, PacketFilter as _, Rule, Set, SetId, SetKeys, SetLookup, Table,
-    TableChange, XdpVerdict,
+    Chain, Condition, Error, Hook, PacketFilter as _, Rule, RuleVerdict, Set, SetId, SetKeys,
+    SetLookup, Table, TableChange,
 };
 use uxfrm_io::{Namespace, Nftables, Rtnetlink, netns};
 use uxfrm_packet::Version;
@@ -28,7 +28,7 @@ fn with_nftables(test: impl FnOnce() + Send) {
     });
 }
 
-fn rule(conditions: Vec<Condition>, counter: &'static str, verdict: XdpVerdict) -> Rule {
+fn rule(conditions: Vec<Condition>, counter: &'static str, verdict: RuleVerdict) -> Rule {
     Rule { conditions, set_lookup: None, counter: Some(counter), verdict }
 }
 
@@ -36,7 +36,7 @@ fn table(rules: Vec<Rule>) -> Table {
     let at_input = Chain { name: "in", hook: Some(Hook::Input), rules };
     let mut more = at_input.clone();
     (more.name, more.hook, more.rules) =
-        ("more", None, vec![rule(Vec::new(), "more", XdpVerdict::Accept)]);
+        ("more", None, vec![rule(Vec::new(), "more", RuleVerdict::Accept)]);
     let through = Chain { name: "fwd", hook: Some(Hook::Forward), rules: Vec::new() };
     let counters = vec!["hit", "all", "more"];
     let chains = vec![at_input, more, through];
@@ -114,7 +114,7 @@ fn table_is_added_replaced_and_removed() {
         assert!(!nftables.has(NAME).unwrap());
         nftables.remove(NAME).unwrap();
         assert_eq!(nftables.counts(NAME).unwrap(), []);
-        let table = table(vec![rule(vec![Condition::protocol(17)], "all", XdpVerdict::Accept)]);
+        let table = table(vec![rule(vec![Condition::protocol(17)], "all", RuleVerdict::Accept)]);
         nftables.install(&table).unwrap();
         nftables.install(&table).unwrap();
         let counts = nftables.counts(NAME).unwrap();
@@ -147,8 +147,8 @@ fn a_refused_table_leaves_the_old_one_and_names_the_part() {
     with_nftables(|| {
         let mut nftables = Nftables::open().unwrap();
         nftables.install(&table(Vec::new())).unwrap();
-        let nowhere = rule(Vec::new(), "hit", XdpVerdict::Jump("nowhere"));
-        let bad = table(vec![rule(Vec::new(), "all", XdpVerdict::Accept), nowhere]);
+        let nowhere = rule(Vec::new(), "hit", RuleVerdict::Jump("nowhere"));
+        let bad = table(vec![rule(Vec::new(), "all", RuleVerdict::Accept), nowhere]);
         let error = nftables.replace_rules(&bad).unwrap_err();
         assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
         assert!(error.to_string().contains("rule 2 of chain in"), "{error}");
@@ -206,8 +206,8 @@ fn conditions_match_as_in_kernel() {
             (Condition::last_segment(prefix("fd09::1/128")), v6, false),
         ] {
             let udp_only = Condition::protocol(17);
-            let hit = rule(vec![udp_only, condition], "hit", XdpVerdict::Accept);
-            let all = rule(vec![udp_only], "all", XdpVerdict::Accept);
+            let hit = rule(vec![udp_only, condition], "hit", RuleVerdict::Accept);
+            let all = rule(vec![udp_only], "all", RuleVerdict::Accept);
             // What is not accepted by "hit" is by "all".
             nftables.install(&table(vec![hit, all])).unwrap();
             far.send(here(version));
@@ -225,7 +225,7 @@ fn nftables_drop_reaches_no_socket() {
         for version in [Version::V4, Version::V6] {
             let socket = UdpSocket::bind((here(version), PORT)).unwrap();
             socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-            let dropped = rule(vec![Condition::protocol(17)], "hit", XdpVerdict::Drop);
+            let dropped = rule(vec![Condition::protocol(17)], "hit", RuleVerdict::Drop);
             nftables.install(&table(vec![dropped])).unwrap();
             far.send(here(version));
             assert_eq!(wait_for(&mut nftables, "hit", 1), 1);
@@ -248,12 +248,12 @@ fn jump_comes_back_and_goto_does_not() {
         let far = Neighbour::new();
         let mut nftables = Nftables::open().unwrap();
         let udp = vec![Condition::protocol(17)];
-        for (verdict, goes_on) in [(XdpVerdict::Jump("more"), 1), (XdpVerdict::Goto("more"), 0)] {
+        for (verdict, goes_on) in [(RuleVerdict::Jump("more"), 1), (RuleVerdict::Goto("more"), 0)] {
             let lead = rule(udp.clone(), "hit", verdict);
-            let behind = rule(udp.clone(), "all", XdpVerdict::Accept);
+            let behind = rule(udp.clone(), "all", RuleVerdict::Accept);
             let mut made = table(vec![lead, behind]);
             made.chains[1].rules =
-                vec![rule(vec![Condition::protocol(6)], "more", XdpVerdict::Drop)];
+                vec![rule(vec![Condition::protocol(6)], "more", RuleVerdict::Drop)];
             nftables.install(&made).unwrap();
             let socket = UdpSocket::bind((here(Version::V4), PORT)).unwrap();
             socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
@@ -277,7 +277,7 @@ fn thousand_rules_fit_one_transaction() {
                 Condition::upper_pair(2, 80, 0xffff),
             ],
             "hit",
-            XdpVerdict::Drop,
+            RuleVerdict::Drop,
         );
         Nftables::open().unwrap().install(&table(vec![some; 1000])).unwrap();
     });
@@ -287,7 +287,7 @@ fn thousand_rules_fit_one_transaction() {
 #[test]
 fn thousand_errors_return_the_first() {
     with_nftables(|| {
-        let nowhere = rule(Vec::new(), "hit", XdpVerdict::Jump("nowhere"));
+        let nowhere = rule(Vec::new(), "hit", RuleVerdict::Jump("nowhere"));
         let mut nftables = Nftables::open().unwrap();
         let error = nftables.install(&table(vec![nowhere; 2000])).unwrap_err();
         assert!(error.to_string().contains("rule 1 of chain in"), "{error}");
@@ -303,7 +303,7 @@ fn single_rules_are_inserted_and_deleted() {
         let mut nftables = Nftables::open().unwrap();
         let to_port = |port, counter| {
             let conditions = vec![Condition::protocol(17), Condition::upper_pair(2, port, 0xffff)];
-            rule(conditions, counter, XdpVerdict::Drop)
+            rule(conditions, counter, RuleVerdict::Drop)
         };
         nftables.install(&table(vec![to_port(1, "hit"), to_port(2, "hit")])).unwrap();
         let before = nftables.rules(NAME, "in").unwrap();
@@ -337,7 +337,7 @@ fn three_thousand_single_rules_are_added() {
         let mut nftables = Nftables::open().unwrap();
         let to_port = |port| {
             let there = Condition::upper_pair(2, port, u16::MAX);
-            rule(vec![Condition::protocol(17), there], "hit", XdpVerdict::Accept)
+            rule(vec![Condition::protocol(17), there], "hit", RuleVerdict::Accept)
         };
         nftables.install(&table(vec![to_port(1)])).unwrap();
         let last = nftables.rules(NAME, "in").unwrap()[0];
@@ -359,7 +359,7 @@ fn asking(conditions: &[Condition]) -> (Rule, Set) {
     let mut keys = SetKeys::new(key.len());
     keys.push(&key);
     let set = SetId(7);
-    let fixed = rule(vec![Condition::protocol(17)], "hit", XdpVerdict::Drop);
+    let fixed = rule(vec![Condition::protocol(17)], "hit", RuleVerdict::Drop);
     (Rule { set_lookup: Some(SetLookup { questions, set }), ..fixed }, Set { id: set, keys })
 }
 
@@ -420,7 +420,7 @@ fn set_lookup_equals_conditions() {
             (six("fd09::/63", "fd09::2/127"), v6, false),
         ] {
             let (hit, set) = asking(&conditions);
-            let all = rule(vec![Condition::protocol(17)], "all", XdpVerdict::Accept);
+            let all = rule(vec![Condition::protocol(17)], "all", RuleVerdict::Accept);
             nftables.install(&Table { sets: vec![set], ..table(vec![hit, all]) }).unwrap();
             far.send(here(version));
             let counter = if meets { "hit" } else { "all" };

@@ -1,6 +1,6 @@
 use uxfrm_io::rtnetlink::{
-    Error, FirewallMark, Monitor, MonitorResult, Prefix, Route, RouteChange, Rule, RuleAction,
-    RuleOrigin, ScopedRoutes, Via,
+    Error, FirewallMark, MonitorResult, Route, RouteChange, RoutePrefix, RoutingRule, RtnlMonitor,
+    RuleAction, RuleOrigin, ScopedRoutes, Via,
 };
 use uxfrm_io::{Namespace, Rtnetlink};
 use uxfrm_packet::Version;
@@ -96,7 +96,7 @@ fn routes_and_rules_are_added_found_and_removed() {
             };
             let closed =
                 Route { table: 51_820, metric: Some(9999), ..Route::new(net, Via::Unreachable) };
-            let rule = Rule {
+            let rule = RoutingRule {
                 version,
                 mark: FirewallMark::IsNot(0x1234, 0xffff),
                 sender: RuleOrigin::Any,
@@ -106,7 +106,7 @@ fn routes_and_rules_are_added_found_and_removed() {
                 priority: 100,
                 suppress_prefix_length: None,
             };
-            let main = Rule {
+            let main = RoutingRule {
                 mark: FirewallMark::Any,
                 sender: RuleOrigin::Host,
                 action: RuleAction::Lookup(254),
@@ -165,7 +165,7 @@ fn a_gateway_is_chosen_with_the_devices_mtu() {
         kernel.add_address(wire, prefix("192.0.2.1/24")).unwrap();
         let gateway = "192.0.2.254".parse().unwrap();
         kernel.add_route(&Route::new(prefix("0.0.0.0/0"), Via::Gateway(gateway, None))).unwrap();
-        let everything = Prefix::new("0.0.0.0".parse().unwrap(), 0).unwrap();
+        let everything = RoutePrefix::new("0.0.0.0".parse().unwrap(), 0).unwrap();
         assert!(kernel.routes(254).unwrap().iter().any(|route| route.destination == everything));
         let chosen = kernel.route_to("203.0.113.9".parse().unwrap(), 0).unwrap();
         assert_eq!((chosen.link, chosen.gateway, chosen.mtu), (wire, Some(gateway), 1500));
@@ -180,7 +180,7 @@ fn scoped_routes_are_removed() {
         let route = Route { table: 99, ..Route::new(prefix("198.51.100.0/24"), Via::Link(lo)) };
         let gone = Route { table: 99, ..Route::new(prefix("203.0.113.0/24"), Via::Blackhole) };
         let mark = FirewallMark::IsNot(1, u32::MAX);
-        let rule = Rule {
+        let rule = RoutingRule {
             version: Version::V4,
             mark,
             sender: RuleOrigin::Any,
@@ -244,7 +244,7 @@ fn failed_route_change_does_not_stop_others() {
 fn monitor_reports_links_addresses_and_foreign_removals() {
     in_namespace(|| {
         let mut kernel = Rtnetlink::open().unwrap();
-        let monitor = Monitor::open(&kernel, [30_000, 30_001]).unwrap();
+        let monitor = RtnlMonitor::open(&kernel, [30_000, 30_001]).unwrap();
         let lo = kernel.link("lo").unwrap().index;
         assert_eq!(monitor.take_news(lo), MonitorResult::Nothing);
         kernel.add_address(lo, prefix("192.0.2.1/32")).unwrap();
@@ -274,7 +274,7 @@ fn monitor_reports_links_addresses_and_foreign_removals() {
             }
         }
         for version in [Version::V4, Version::V6] {
-            let rule = Rule {
+            let rule = RoutingRule {
                 version,
                 mark: FirewallMark::IsNot(7, u32::MAX),
                 sender: RuleOrigin::Any,

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use uxfrm_io::rtnetlink::{Route, Via};
-use uxfrm_io::tun::{Offload, Queues};
+use uxfrm_io::tun::{QueueCount, TunOffload};
 use uxfrm_io::{Namespace, Port, Rtnetlink, SegmentingPort, Tun, TunOptions, Udp, UdpOptions};
 use uxfrm_packet::{BATCH, Batch, Checksum, PacketBuf, Pool, Segments, UdpPath};
 
@@ -80,7 +80,7 @@ fn tcp_crosses_two_tuns_in_super_packets() {
 #[test]
 fn tcp_crosses_two_plain_tuns_packet_by_packet() {
     with_tun(|| {
-        let options = TunOptions { offload: Offload::Plain, ..TunOptions::new("uxio%d") };
+        let options = TunOptions { offload: TunOffload::Plain, ..TunOptions::new("uxio%d") };
         assert!(transfer([&options; 2], "192.0.2.1", "192.0.2.2:0") <= 1500);
     });
 }
@@ -89,7 +89,7 @@ fn tcp_crosses_two_plain_tuns_packet_by_packet() {
 fn super_packets_are_segmented_for_a_plain_tun() {
     with_tun(|| {
         let most = TunOptions::new("uxio%d");
-        let plain = TunOptions { offload: Offload::Plain, ..most.clone() };
+        let plain = TunOptions { offload: TunOffload::Plain, ..most.clone() };
         assert!(transfer([&most, &plain], "2001:db8::1", "[2001:db8::2]:0") > 10_000);
     });
 }
@@ -199,7 +199,7 @@ fn tun_leftover_has_waited_since_last_read() {
 #[test]
 fn queues_share_a_device_that_goes_with_the_last() {
     with_tun(|| {
-        let options = TunOptions { queues: Queues::Several, ..TunOptions::new("uxio") };
+        let options = TunOptions { queues: QueueCount::Several, ..TunOptions::new("uxio") };
         let first = Tun::open(&options).unwrap();
         let second = first.another_queue().unwrap();
         assert_eq!(second.name(), "uxio");
@@ -245,7 +245,7 @@ fn deleted_device_is_an_error() {
 #[test]
 fn tun_drops_are_counted_by_first_queue() {
     with_tun(|| {
-        let options = TunOptions { queues: Queues::Several, ..TunOptions::new("full0") };
+        let options = TunOptions { queues: QueueCount::Several, ..TunOptions::new("full0") };
         let mut first = tun(&options, 1);
         let mut second = first.another_queue().unwrap();
         let mut kernel = Rtnetlink::open().unwrap();

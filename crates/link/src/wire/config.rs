@@ -9,7 +9,7 @@ use uxfrm_netlink_wire::AttributeWriter;
 use uxfrm_packet::Version;
 use uxfrm_tunnel::config::{
     CarriedVersions, FlowLabel, GreField, GreOptions, HeaderByte, InnerDf, PathMtuDiscovery,
-    RemoteOffload, SourcePort, UdpChecksum, UdpEncap, UdpFraming,
+    RemoteOffload, SourcePort, TunnelUdpEncap, UdpChecksum, UdpFraming,
 };
 use uxfrm_tunnel::{SixRd, TunnelConfig, TunnelKind};
 
@@ -153,7 +153,7 @@ fn encode_v6(config: &TunnelConfig, numbers: &Numbers, out: &mut AttributeWriter
     out.ne32(numbers.flags, flags);
 }
 
-fn encode_encap(udp: Option<UdpEncap>, numbers: &Numbers, out: &mut AttributeWriter<'_>) {
+fn encode_encap(udp: Option<TunnelUdpEncap>, numbers: &Numbers, out: &mut AttributeWriter<'_>) {
     let bit = |is_set: bool, bit: u16| if is_set { bit } else { 0 };
     let values = match udp {
         None => [0; 4],
@@ -272,7 +272,10 @@ fn decode_v6(
     Ok(())
 }
 
-fn decode_encap(numbers: &Numbers, found: &Reader<'_>) -> Result<Option<UdpEncap>, NetlinkError> {
+fn decode_encap(
+    numbers: &Numbers,
+    found: &Reader<'_>,
+) -> Result<Option<TunnelUdpEncap>, NetlinkError> {
     let [kind, flags, source, destination] = numbers.encap;
     let framing = match found.half(kind)?.unwrap_or(0) {
         0 => return Ok(None),
@@ -284,7 +287,7 @@ fn decode_encap(numbers: &Numbers, found: &Reader<'_>) -> Result<Option<UdpEncap
     let port = port.ok_or(NetlinkError::invalid("FOU and GUE need a destination port"))?;
     let flags = found.half(flags)?.unwrap_or(0);
     let sum = |bit| if flags & bit != 0 { UdpChecksum::Computed } else { UdpChecksum::Zero };
-    Ok(Some(UdpEncap {
+    Ok(Some(TunnelUdpEncap {
         source_port: match found.port(source)?.and_then(NonZeroU16::new) {
             None => SourcePort::Auto,
             Some(port) => SourcePort::Fixed(port),
@@ -292,7 +295,7 @@ fn decode_encap(numbers: &Numbers, found: &Reader<'_>) -> Result<Option<UdpEncap
         checksum4: sum(SUMMED4),
         checksum6: sum(SUMMED6),
         remote_checksum: if flags & REMOTE != 0 { RemoteOffload::On } else { RemoteOffload::Off },
-        ..UdpEncap::new(framing, port)
+        ..TunnelUdpEncap::new(framing, port)
     }))
 }
 

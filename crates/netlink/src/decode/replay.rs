@@ -20,14 +20,14 @@ const SHORT_WINDOW: u32 = 32;
 /// The counters that a state uses, `replay` or `replay_esn` of `struct xfrm_state`; the kernel
 /// ignores the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum ReplayForm {
     /// `struct xfrm_replay_state`
     Short,
     /// `struct xfrm_replay_state_esn`
     Long,
 }
 
-impl Form {
+impl ReplayForm {
     /// The form of a state with these flags and this window.
     pub(crate) fn of(flags: SaFlags, window: u32) -> Self {
         let short = !flags.contains(SaFlags::ESN) && window <= SHORT_WINDOW;
@@ -122,7 +122,11 @@ pub(crate) fn config(
 }
 
 /// Counters from NEWSA or NEWAE (`xfrm_update_ae_params`), for a state of this form.
-pub(crate) fn counters(attributes: &Attributes<'_>, form: Form, calendar: Calendar) -> Counters {
+pub(crate) fn counters(
+    attributes: &Attributes<'_>,
+    form: ReplayForm,
+    calendar: Calendar,
+) -> Counters {
     let usage = attributes.read::<RawUsage>(AttributeType::LtimeVal);
     let mut counters = Counters {
         usage: usage.map(|raw| self::usage(raw, calendar)),
@@ -131,8 +135,8 @@ pub(crate) fn counters(attributes: &Attributes<'_>, form: Form, calendar: Calend
         ..Counters::default()
     };
     match form {
-        Form::Short => set_short(&mut counters, attributes),
-        Form::Long => set_long(&mut counters, attributes),
+        ReplayForm::Short => set_short(&mut counters, attributes),
+        ReplayForm::Long => set_long(&mut counters, attributes),
     }
     counters
 }
@@ -198,10 +202,10 @@ pub(crate) fn long_bit(highest: u64, window: u32, number: u64) -> Option<usize> 
 /// Checks NEWAE for a state with long counters (`xfrm_replay_verify_len`).
 pub(crate) fn check_size(
     window: u32,
-    form: Form,
+    form: ReplayForm,
     attributes: &Attributes<'_>,
 ) -> Result<(), NetlinkError> {
-    if form == Form::Short {
+    if form == ReplayForm::Short {
         return Ok(());
     }
     let Some(value) = attributes.value(AttributeType::ReplayEsnVal) else { return Ok(()) };

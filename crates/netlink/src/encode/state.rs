@@ -16,7 +16,7 @@ use crate::{
     datagram::NetlinkDatagram,
     decode::{
         common::{mode_number, protocol_number},
-        replay::{self, Form},
+        replay::{self, ReplayForm},
     },
     layout::{
         RawAlgorithm, RawEncap, RawId, RawReplay, RawReplayEsn, RawSa, RawSaId, RawSizedAlgorithm,
@@ -169,7 +169,7 @@ pub const fn direction_number(direction: Direction) -> u8 {
 }
 
 fn is_short(config: &SharedSaConfig) -> bool {
-    Form::of(config.flags, config.window) == Form::Short
+    ReplayForm::of(config.flags, config.window) == ReplayForm::Short
 }
 
 fn short_window(config: &SharedSaConfig) -> u8 {

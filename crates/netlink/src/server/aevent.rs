@@ -95,7 +95,7 @@ impl Server {
             }
         };
         let window = sa.config().window;
-        let form = replay::Form::of(sa.config().flags, window);
+        let form = replay::ReplayForm::of(sa.config().flags, window);
         replay::check_size(window, form, &call.attributes)?;
         let counters = replay::counters(&call.attributes, form, self.calendar);
         call.database.apply(call.now, |change| change.set_counters(sa.id(), mark, counters))?;

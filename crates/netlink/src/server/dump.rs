@@ -29,7 +29,7 @@ pub(crate) struct Dump {
 const AT_ONCE: usize = 256;
 
 /// One datagram of a dump.
-pub(super) struct Part {
+pub(super) struct DumpPart {
     /// Empty where the states looked at were none that the client wants to see.
     pub(super) datagram: NetlinkDatagram,
     pub(super) is_last: bool,
@@ -113,7 +113,7 @@ impl Dump {
         client: ClientId,
         calendar: Calendar,
         database: &Database,
-    ) -> Part {
+    ) -> DumpPart {
         let mut datagram = NetlinkDatagram::for_dump();
         let seq = self.seq;
         let mut fits = |item: &Item| {
@@ -146,7 +146,7 @@ impl Dump {
                 .begin(NLMSG_DONE, NetlinkFlags::MULTI.bits(), self.seq, client.port)
                 .put(&-errno);
         }
-        Part { datagram, is_last }
+        DumpPart { datagram, is_last }
     }
 }
 

@@ -105,7 +105,7 @@ impl Server {
             return Ok(RestoredItem::Other);
         }
         let config = decode_state::config(&raw, &attributes)?;
-        let form = replay::Form::of(config.flags, config.replay.window);
+        let form = replay::ReplayForm::of(config.flags, config.replay.window);
         let counters = Counters {
             usage: Some(replay::usage(raw.usage, self.calendar)),
             ..replay::counters(&attributes, form, self.calendar)

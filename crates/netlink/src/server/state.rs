@@ -151,7 +151,7 @@ impl Server {
 
     /// Adds a state with the counters of its request.
     fn add(&self, call: &mut Call<'_>, config: SaConfig) -> Result<Arc<Sa>, NetlinkError> {
-        let form = replay::Form::of(config.flags, config.replay.window);
+        let form = replay::ReplayForm::of(config.flags, config.replay.window);
         let counters = replay::counters(&call.attributes, form, self.calendar);
         let (id, mark) = (config.id, config.mark);
         Ok(call.database.apply(call.now, |change| {

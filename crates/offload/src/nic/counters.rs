@@ -10,8 +10,8 @@ use super::ModelNic;
 /// Counters of a device without packets in flight.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NicCounters {
-    sent: Way,
-    received: Way,
+    sent: DirectionCounters,
+    received: DirectionCounters,
     encrypted: u64,
     /// Packets per receive queue.
     queued: Vec<u64>,
@@ -20,7 +20,7 @@ pub struct NicCounters {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Way {
+struct DirectionCounters {
     received: u64,
     received_bytes: u64,
     sent: u64,
@@ -33,8 +33,8 @@ impl ModelNic {
     #[must_use]
     pub fn tally(&self) -> NicCounters {
         NicCounters {
-            sent: Way::of(&self.sent),
-            received: Way::of(&self.received),
+            sent: DirectionCounters::of(&self.sent),
+            received: DirectionCounters::of(&self.received),
             encrypted: self.encrypted,
             queued: self.queued.clone(),
             drops: self.drops.iter().map(|(why, n)| (why.as_str().to_owned(), n)).collect(),
@@ -51,7 +51,7 @@ impl ModelNic {
     }
 }
 
-impl Way {
+impl DirectionCounters {
     const fn of(traffic: &TrafficCounters) -> Self {
         let &TrafficCounters { received, received_bytes, sent, sent_bytes, dropped, .. } = traffic;
         Self { received, received_bytes, sent, sent_bytes, dropped }

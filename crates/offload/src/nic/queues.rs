@@ -3,19 +3,19 @@
 use uxfrm_engine::ReceivedPacket;
 
 use super::FunctionId;
-use crate::Queue;
+use crate::RxQueueId;
 
 /// Receive queues of a device and its virtual functions, which have one each. Drain queues
-/// separately, or all in order by [`Queues::in_order`].
+/// separately, or all in order by [`NicQueues::in_order`].
 #[derive(Debug)]
-pub struct Queues {
+pub struct NicQueues {
     physical: Vec<Vec<ReceivedPacket>>,
     virtuals: Vec<Vec<ReceivedPacket>>,
     /// Queue of each packet in order of arrival.
-    order: Vec<(FunctionId, Queue)>,
+    order: Vec<(FunctionId, RxQueueId)>,
 }
 
-impl Queues {
+impl NicQueues {
     pub(super) fn new(physical: u16, virtuals: usize) -> Self {
         let empty = |_| Vec::new();
         Self {
@@ -27,7 +27,11 @@ impl Queues {
 
     /// Content of one queue; virtual functions only have queue 0. `None` for others.
     #[must_use]
-    pub fn of(&mut self, function: FunctionId, queue: Queue) -> Option<&mut Vec<ReceivedPacket>> {
+    pub fn of(
+        &mut self,
+        function: FunctionId,
+        queue: RxQueueId,
+    ) -> Option<&mut Vec<ReceivedPacket>> {
         self.order.clear();
         self.ring(function, queue)
     }
@@ -45,7 +49,7 @@ impl Queues {
     }
 
     /// Removes everything in order of arrival, with the queue of each.
-    pub fn in_order(&mut self) -> impl Iterator<Item = (FunctionId, Queue, ReceivedPacket)> {
+    pub fn in_order(&mut self) -> impl Iterator<Item = (FunctionId, RxQueueId, ReceivedPacket)> {
         let Self { physical, virtuals, order } = self;
         let mut physical: Vec<_> = physical.iter_mut().map(|queue| queue.drain(..)).collect();
         let mut virtuals: Vec<_> = virtuals.iter_mut().map(|queue| queue.drain(..)).collect();
@@ -60,9 +64,14 @@ impl Queues {
 
     /// Rules and hash name only existing queues; these must be the device's own
     /// ([`ModelNic::queues`](crate::ModelNic::queues)).
-    pub(super) fn push(&mut self, function: FunctionId, queue: Queue, received: ReceivedPacket) {
+    pub(super) fn push(
+        &mut self,
+        function: FunctionId,
+        queue: RxQueueId,
+        received: ReceivedPacket,
+    ) {
         // Steering applies to the device's queues; a virtual function has only one.
-        let queue = if function == FunctionId::PHYSICAL { queue } else { Queue(0) };
+        let queue = if function == FunctionId::PHYSICAL { queue } else { RxQueueId(0) };
         let ring = self.ring(function, queue);
         debug_assert!(ring.is_some(), "queues of another device");
         if let Some(ring) = ring {
@@ -71,10 +80,10 @@ impl Queues {
         }
     }
 
-    fn ring(&mut self, function: FunctionId, queue: Queue) -> Option<&mut Vec<ReceivedPacket>> {
+    fn ring(&mut self, function: FunctionId, queue: RxQueueId) -> Option<&mut Vec<ReceivedPacket>> {
         match usize::from(function.0).checked_sub(1) {
             None => self.physical.get_mut(usize::from(queue.0)),
-            Some(place) if queue == Queue(0) => self.virtuals.get_mut(place),
+            Some(place) if queue == RxQueueId(0) => self.virtuals.get_mut(place),
             Some(_) => None,
         }
     }

@@ -28,9 +28,9 @@ use super::flex::LinkHeader;
 use super::policies::PolicyVerdict;
 use super::receive_limit::LimitProximity;
 use super::transmit::HardLimitPassed;
-use super::{FunctionId, LinkState, ModelNic, NicDrop, Queues, segment};
+use super::{FunctionId, LinkState, ModelNic, NicDrop, NicQueues, segment};
 use crate::NicEvent;
-use crate::steering::{Queue, Steering, target::Target, tuple::Tuple};
+use crate::steering::{RxQueueId, Steering, target::Target, tuple::Tuple};
 
 /// A packet on its way through the device.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ enum RxNumber {
 #[derive(Debug)]
 pub(super) struct Delivery {
     function: FunctionId,
-    queue: Queue,
+    queue: RxQueueId,
     received: ReceivedPacket,
 }
 
@@ -78,7 +78,7 @@ impl ModelNic {
         packets: &mut Batch,
         now: Moment,
         pool: &mut Pool,
-        queues: &mut Queues,
+        queues: &mut NicQueues,
     ) {
         let mut arrivals = std::mem::take(&mut self.arrivals);
         for packet in packets.drain() {
@@ -103,7 +103,7 @@ impl ModelNic {
     }
 
     /// 9 Deliver.
-    pub(super) fn complete_receiving(&mut self, now: Moment, queues: &mut Queues) {
+    pub(super) fn complete_receiving(&mut self, now: Moment, queues: &mut NicQueues) {
         while let Some(Delivery { function, queue, received }) = self.to_host.pop(now) {
             self.received.sent += 1;
             self.received.sent_bytes += received.packet.len() as u64;
@@ -222,7 +222,7 @@ impl ModelNic {
                 Some(group) => steering.steer_among(tuple, &group),
                 None => steering.steer(tuple),
             },
-            (Some(_) | None, _) => Target::Queue(Queue(0)),
+            (Some(_) | None, _) => Target::Queue(RxQueueId(0)),
         };
         match target {
             Target::Drop => Err((packet, NicDrop::RxFlowRule)),

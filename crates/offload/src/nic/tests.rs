@@ -34,7 +34,7 @@ struct TestBed {
     nic: ModelNic,
     pool: Pool,
     now: Moment,
-    queues: Queues,
+    queues: NicQueues,
 }
 
 impl TestBed {

@@ -17,7 +17,7 @@ use std::{net::IpAddr, str::FromStr};
 use uxfrm_engine::Family;
 
 use super::{
-    FlowRule, Queue, RuleId, Target,
+    FlowRule, RxQueueId, SteeringRuleId, Target,
     rule::{ESP, Flex, FlowType, Masked, SCTP, TCP, UDP, VLAN_ETHERTYPE, bits},
 };
 
@@ -25,9 +25,9 @@ use super::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleCommand {
     /// A rule, and its requested location.
-    Add(FlowRule, Option<RuleId>),
+    Add(FlowRule, Option<SteeringRuleId>),
     /// `delete N`
-    Delete(RuleId),
+    Delete(SteeringRuleId),
 }
 
 /// Errors of a rule.
@@ -76,10 +76,10 @@ pub enum RuleError {
     NoFlowDirector,
     /// No such rule.
     #[error("no rule at {0}")]
-    NoRule(RuleId),
+    NoRule(SteeringRuleId),
     /// No such place.
     #[error("loc {0}: the device has places 0 to {1}")]
-    NoPlace(RuleId, u32),
+    NoPlace(SteeringRuleId, u32),
     /// All places are taken.
     #[error("all {0} places for rules are taken")]
     Full(u32),
@@ -93,7 +93,7 @@ impl FromStr for RuleCommand {
         match words.words.next() {
             Some("delete") => {
                 let place = words.number("delete", u32::MAX.into())?;
-                words.end().map(|()| Self::Delete(RuleId(narrow(place))))
+                words.end().map(|()| Self::Delete(SteeringRuleId(narrow(place))))
             }
             Some("flow-type") => words.rule(),
             other => Err(RuleError::Beginning(other.unwrap_or_default().to_owned())),
@@ -109,11 +109,11 @@ struct Words<'a, I: Iterator<Item = &'a str>> {
 impl<'a, I: Iterator<Item = &'a str>> Words<'a, I> {
     fn rule(&mut self) -> Result<RuleCommand, RuleError> {
         let flow_type = flow_type(self.words.next().unwrap_or_default())?;
-        let mut rule = FlowRule::all(flow_type, Target::Queue(Queue(0)));
+        let mut rule = FlowRule::all(flow_type, Target::Queue(RxQueueId(0)));
         let mut place = None;
         while let Some(word) = self.words.next() {
             if word == "loc" {
-                place = Some(RuleId(narrow(self.number(word, u32::MAX.into())?)));
+                place = Some(SteeringRuleId(narrow(self.number(word, u32::MAX.into())?)));
             } else {
                 self.option(word, &mut rule)?;
             }
@@ -153,7 +153,7 @@ impl<'a, I: Iterator<Item = &'a str>> Words<'a, I> {
             return Ok(Target::Drop);
         }
         let queue = self.number("action", u16::MAX.into())?;
-        Ok(Target::Queue(Queue(narrow(queue))))
+        Ok(Target::Queue(RxQueueId(narrow(queue))))
     }
 
     fn address(&mut self, word: &str, family: Family) -> Result<Masked<u128>, RuleError> {

@@ -8,7 +8,7 @@ use super::{target::Target, tuple::Tuple};
 
 /// Location of a rule: rules are matched from 0 upwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RuleId(pub u32);
+pub struct SteeringRuleId(pub u32);
 
 /// `flow-type`: the kind of packets of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +111,7 @@ impl FlowType {
     }
 }
 
-impl fmt::Display for RuleId {
+impl fmt::Display for SteeringRuleId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }

@@ -1,12 +1,12 @@
 //! Target of a rule.
 
-use super::Queue;
+use super::RxQueueId;
 
 /// `action N` of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// This queue.
-    Queue(Queue),
+    Queue(RxQueueId),
     /// `action -1`: the device drops it.
     Drop,
 }

@@ -1,9 +1,9 @@
 //! Rules in ethtool's words, against packets.
 
 use super::{
-    FlowRule, Queue, RssKey, Steering, SteeringLimits,
+    FlowRule, RssKey, RxQueueId, Steering, SteeringLimits,
     grammar::{RuleCommand, RuleError},
-    rule::RuleId,
+    rule::SteeringRuleId,
     target::Target,
     tuple::Tuple,
 };
@@ -30,7 +30,7 @@ fn tcp(source: &str, destination: &str, ports: (u16, u16)) -> Tuple {
     }
 }
 
-fn tell(steering: &mut Steering, line: &str) -> Result<RuleId, RuleError> {
+fn tell(steering: &mut Steering, line: &str) -> Result<SteeringRuleId, RuleError> {
     steering.change(line.parse()?)
 }
 
@@ -48,11 +48,11 @@ fn example_rules_steer_decrypted_packets() {
     tell(&mut steering, "flow-type tcp4 src-port 52790 action 13").unwrap();
     tell(&mut steering, "flow-type esp4 spi 0x7 action 3").unwrap();
     let between = tcp("14.0.0.52", "14.0.0.70", (1, 2));
-    assert_eq!(steering.steer(&between), Target::Queue(Queue(14)));
+    assert_eq!(steering.steer(&between), Target::Queue(RxQueueId(14)));
     let port = tcp("10.0.0.1", "14.0.0.70", (52790, 2));
-    assert_eq!(steering.steer(&port), Target::Queue(Queue(13)));
+    assert_eq!(steering.steer(&port), Target::Queue(RxQueueId(13)));
     let state = Tuple { spi: Some(7), ..tcp("10.0.0.1", "14.0.0.70", (1, 2)) };
-    assert_eq!(steering.steer(&state), Target::Queue(Queue(3)));
+    assert_eq!(steering.steer(&state), Target::Queue(RxQueueId(3)));
 }
 
 #[test]
@@ -95,14 +95,14 @@ fn each_option_decides() {
 fn lowest_rule_location_decides() {
     let mut steering = steering();
     let packet = tcp("10.0.0.1", "10.0.0.2", (1, 2));
-    assert_eq!(tell(&mut steering, "flow-type tcp4 action 1"), Ok(RuleId(2047)));
-    assert_eq!(tell(&mut steering, "flow-type tcp4 action 2"), Ok(RuleId(2046)));
-    assert_eq!(steering.steer(&packet), Target::Queue(Queue(2)));
-    assert_eq!(tell(&mut steering, "flow-type tcp4 action -1 loc 5"), Ok(RuleId(5)));
+    assert_eq!(tell(&mut steering, "flow-type tcp4 action 1"), Ok(SteeringRuleId(2047)));
+    assert_eq!(tell(&mut steering, "flow-type tcp4 action 2"), Ok(SteeringRuleId(2046)));
+    assert_eq!(steering.steer(&packet), Target::Queue(RxQueueId(2)));
+    assert_eq!(tell(&mut steering, "flow-type tcp4 action -1 loc 5"), Ok(SteeringRuleId(5)));
     assert_eq!(steering.steer(&packet), Target::Drop);
-    assert_eq!(tell(&mut steering, "delete 5"), Ok(RuleId(5)));
-    assert_eq!(steering.steer(&packet), Target::Queue(Queue(2)));
-    assert_eq!(tell(&mut steering, "delete 5"), Err(RuleError::NoRule(RuleId(5))));
+    assert_eq!(tell(&mut steering, "delete 5"), Ok(SteeringRuleId(5)));
+    assert_eq!(steering.steer(&packet), Target::Queue(RxQueueId(2)));
+    assert_eq!(tell(&mut steering, "delete 5"), Err(RuleError::NoRule(SteeringRuleId(5))));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use uxfrm_engine::{
     LifetimeLimits, Mark, Mode, Offload, OffloadKind, Prefix, Sa, SaConfig, SaMove, SaProtocol,
     Settings, Transaction,
 };
-use uxfrm_offload::{FunctionId, ModelNic, NicSetup, Nics, Profile, Queues};
+use uxfrm_offload::{FunctionId, ModelNic, NicQueues, NicSetup, Nics, Profile};
 use uxfrm_packet::{Batch, PacketBuf, Pool};
 use uxfrm_testkit::{FIRST_SPI, IpsecSetup, PairDirection, TestGateway, packets, split_burst};
 
@@ -55,7 +55,7 @@ pub(crate) struct Subject {
     nics: Nics,
     nic: Arc<Mutex<ModelNic>>,
     pool: Pool,
-    queues: Queues,
+    queues: NicQueues,
     wrapping: IpsecSetup,
     /// One for each generation of states.
     peers: Vec<Peer>,

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::{MAX_SUPER, SliceMeta};
 use crate::checksum::{self, Sum, TCP_CHECKSUM_AT, UDP_CHECKSUM_AT, Verification};
 use crate::tcp::{Tcp, TcpFlags};
-use crate::udp::{self, Udp};
+use crate::udp::{self, UdpDatagram};
 use crate::{Checksum, FlowPorts, IpPacket, Protocol, Version};
 
 /// Addresses and protocol, all that a fragment tells of its flow.
@@ -138,7 +138,7 @@ fn tcp_fields(upper: &[u8]) -> Option<(usize, u32, TcpFlags)> {
 /// Like [`tcp_fields`], for a datagram with a checksum that fills its packet.
 #[inline]
 fn udp_fields(upper: &[u8]) -> Option<(usize, u32, TcpFlags)> {
-    let datagram = Udp::parse(upper).ok()?;
+    let datagram = UdpDatagram::parse(upper).ok()?;
     let plain = datagram.trailing.is_empty() && datagram.header.checksum.get() != 0;
     plain.then(|| (udp::HEADER_LEN, 0, TcpFlags::default()))
 }

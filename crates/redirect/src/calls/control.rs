@@ -4,7 +4,7 @@ use std::mem::{MaybeUninit, size_of};
 
 use libc::{c_int, cmsghdr, msghdr};
 
-use crate::ends::{Ends, Family};
+use crate::ends::{AddressFamily, Ends};
 use crate::table::{Datagram, RecvOption};
 
 /// Room for credentials.
@@ -77,7 +77,7 @@ pub(super) unsafe fn read(message: &msghdr, ends: &mut Ends) {
             (libc::IPPROTO_IP, libc::IP_PKTINFO) if length >= size_of::<libc::in_pktinfo>() => {
                 let info = data.cast::<libc::in_pktinfo>().read_unaligned();
                 let source = info.ipi_spec_dst.s_addr.to_ne_bytes();
-                if ends.family == Family::V4 && source != [0; 4] {
+                if ends.family == AddressFamily::V4 && source != [0; 4] {
                     ends.local.address[..4].copy_from_slice(&source);
                 }
             }
@@ -85,7 +85,7 @@ pub(super) unsafe fn read(message: &msghdr, ends: &mut Ends) {
                 if length >= size_of::<libc::in6_pktinfo>() =>
             {
                 let info = data.cast::<libc::in6_pktinfo>().read_unaligned();
-                if ends.family == Family::V6 {
+                if ends.family == AddressFamily::V6 {
                     if info.ipi6_addr.s6_addr != [0; 16] {
                         ends.local.address = info.ipi6_addr.s6_addr;
                     }
@@ -120,14 +120,14 @@ pub(super) unsafe fn write(message: &mut msghdr, socket: Datagram, ends: &Ends) 
     let mut out = Writer { to: message.msg_control.cast(), room, at: 0, cut: false };
     if socket.wants(RecvOption::Address) {
         match ends.family {
-            Family::V4 => {
+            AddressFamily::V4 => {
                 let mut info = [0; 12];
                 info[4..8].copy_from_slice(&ends.local.address[..4]);
                 info[8..].copy_from_slice(&ends.local.address[..4]);
                 // SAFETY: by this function's contract.
                 unsafe { out.put(libc::IPPROTO_IP, libc::IP_PKTINFO, &info) };
             }
-            Family::V6 => {
+            AddressFamily::V6 => {
                 let mut info = [0; 20];
                 info[..16].copy_from_slice(&ends.local.address);
                 info[16..].copy_from_slice(&ends.scope.to_ne_bytes());
@@ -139,8 +139,8 @@ pub(super) unsafe fn write(message: &mut msghdr, socket: Datagram, ends: &Ends) 
     if socket.wants(RecvOption::Tos) {
         let class = c_int::from(ends.tos).to_ne_bytes();
         let (level, kind, data): (_, _, &[u8]) = match ends.family {
-            Family::V4 => (libc::IPPROTO_IP, libc::IP_TOS, &[ends.tos]),
-            Family::V6 => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &class),
+            AddressFamily::V4 => (libc::IPPROTO_IP, libc::IP_TOS, &[ends.tos]),
+            AddressFamily::V6 => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &class),
         };
         // SAFETY: by this function's contract.
         unsafe { out.put(level, kind, data) };

@@ -12,7 +12,7 @@ use std::mem::{size_of, zeroed};
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, sockaddr_un, socklen_t, ssize_t};
 
 use super::{control, ip, vectors};
-use crate::ends::{self, End, Ends, Family, LENGTH};
+use crate::ends::{self, AddressFamily, End, Ends, LENGTH};
 use crate::table::{self, Datagram, RecvOption};
 use crate::{errno, fallback_socket, gateway, next};
 
@@ -51,7 +51,7 @@ pub(super) unsafe fn bind(
 }
 
 /// Puts a Unix socket of the address's name in the place of a UDP socket.
-fn replace(descriptor: c_int, family: Family, local: End) -> Result<(), c_int> {
+fn replace(descriptor: c_int, family: AddressFamily, local: End) -> Result<(), c_int> {
     if !table::takes(descriptor) {
         return Err(libc::EMFILE);
     }
@@ -61,7 +61,12 @@ fn replace(descriptor: c_int, family: Family, local: End) -> Result<(), c_int> {
     result
 }
 
-fn prepare(socket: c_int, descriptor: c_int, family: Family, local: End) -> Result<(), c_int> {
+fn prepare(
+    socket: c_int,
+    descriptor: c_int,
+    family: AddressFamily,
+    local: End,
+) -> Result<(), c_int> {
     let on: c_int = 1;
     let (name, length) = name(local.port, Some((family, &local.address)));
     let (level, info, tos) = levels(family);
@@ -296,10 +301,10 @@ pub(super) fn meaning(level: c_int, name: c_int) -> Meaning {
 }
 
 /// The level, the option for a datagram's destination and the one for its TOS.
-fn levels(family: Family) -> (c_int, c_int, c_int) {
+fn levels(family: AddressFamily) -> (c_int, c_int, c_int) {
     match family {
-        Family::V4 => (libc::IPPROTO_IP, libc::IP_PKTINFO, libc::IP_TOS),
-        Family::V6 => (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, libc::IPV6_TCLASS),
+        AddressFamily::V4 => (libc::IPPROTO_IP, libc::IP_PKTINFO, libc::IP_TOS),
+        AddressFamily::V6 => (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, libc::IPV6_TCLASS),
     }
 }
 
@@ -347,7 +352,7 @@ fn option(descriptor: c_int, level: c_int, name: c_int) -> Option<c_int> {
 }
 
 /// Abstract address of the gateway, or of the socket bound to an address, and its length.
-fn name(port: u16, bound: Option<(Family, &[u8; 16])>) -> (sockaddr_un, socklen_t) {
+fn name(port: u16, bound: Option<(AddressFamily, &[u8; 16])>) -> (sockaddr_un, socklen_t) {
     let mut text = [0; ends::NAME];
     let count = ends::name(port, bound, &mut text);
     // SAFETY: all bytes zero is a valid `sockaddr_un`.

@@ -88,7 +88,7 @@ pub(super) unsafe fn find_name(names: *const [u8; NAME_LENGTH], count: usize) ->
 
 /// Whether the gateway has a device of this name; not when there is no gateway.
 fn is_device(name: &[c_char; libc::IFNAMSIZ]) -> bool {
-    let mut question = Question::default();
+    let mut question = FeatureRequest::default();
     question.push(b"{\"show\":{\"device\":\"");
     for letter in name.iter().map(|letter| letter.to_ne_bytes()[0]).take_while(|byte| *byte != 0) {
         if !letter.is_ascii_graphic() || letter == b'"' || letter == b'\\' {
@@ -132,12 +132,12 @@ fn exchange(connection: c_int, question: &[u8]) -> Result<bool, c_int> {
 
 /// Words on the stack: nothing is allocated here.
 #[derive(Default)]
-struct Question {
+struct FeatureRequest {
     bytes: [[u8; 32]; 3],
     length: usize,
 }
 
-impl Question {
+impl FeatureRequest {
     /// What has no room is left out; the longest question takes 64 bytes.
     fn push(&mut self, words: &[u8]) {
         let room = self.bytes.as_flattened_mut().get_mut(self.length..).unwrap_or_default();
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn ethtool_longest_request_fits() {
-        let mut question = Question::default();
+        let mut question = FeatureRequest::default();
         for words in
             [&b"{\"show\":{\"device\":\""[..], b"abcdefghijklmno", b"\",\"part\":\"device\"}}"]
         {

@@ -4,7 +4,7 @@ use std::mem::{size_of, zeroed};
 
 use libc::{c_int, sockaddr, socklen_t};
 
-use crate::ends::{End, Family};
+use crate::ends::{AddressFamily, End};
 
 /// The families, as addresses have them.
 const AF_INET: libc::sa_family_t = 2;
@@ -24,7 +24,7 @@ const _: () = assert!(size_of::<libc::sockaddr_in6>() == SOCKADDR_IN6 as usize);
 pub(super) unsafe fn read(
     address: *const sockaddr,
     length: socklen_t,
-) -> Option<(Family, End, u32)> {
+) -> Option<(AddressFamily, End, u32)> {
     let length = length as usize;
     if address.is_null() || length < size_of::<libc::sa_family_t>() {
         return None;
@@ -37,12 +37,16 @@ pub(super) unsafe fn read(
                 let ip = address.cast::<libc::sockaddr_in>().read_unaligned();
                 let mut bytes = [0; 16];
                 bytes[..4].copy_from_slice(&ip.sin_addr.s_addr.to_ne_bytes());
-                Some((Family::V4, End { address: bytes, port: u16::from_be(ip.sin_port) }, 0))
+                Some((
+                    AddressFamily::V4,
+                    End { address: bytes, port: u16::from_be(ip.sin_port) },
+                    0,
+                ))
             }
             libc::AF_INET6 if length >= size_of::<libc::sockaddr_in6>() => {
                 let ip = address.cast::<libc::sockaddr_in6>().read_unaligned();
                 let end = End { address: ip.sin6_addr.s6_addr, port: u16::from_be(ip.sin6_port) };
-                Some((Family::V6, end, ip.sin6_scope_id))
+                Some((AddressFamily::V6, end, ip.sin6_scope_id))
             }
             _ => None,
         }
@@ -56,7 +60,7 @@ pub(super) unsafe fn read(
 pub(super) unsafe fn write(
     address: *mut sockaddr,
     length: *mut socklen_t,
-    family: Family,
+    family: AddressFamily,
     end: End,
     scope: u32,
 ) {
@@ -65,7 +69,7 @@ pub(super) unsafe fn write(
     unsafe {
         let mut ip: libc::sockaddr_in6 = zeroed();
         let size = match family {
-            Family::V4 => {
+            AddressFamily::V4 => {
                 let [a, b, c, d, ..] = end.address;
                 let mut v4: libc::sockaddr_in = zeroed();
                 v4.sin_family = AF_INET;
@@ -74,7 +78,7 @@ pub(super) unsafe fn write(
                 (&raw mut ip).cast::<libc::sockaddr_in>().write(v4);
                 SOCKADDR_IN
             }
-            Family::V6 => {
+            AddressFamily::V6 => {
                 ip.sin6_family = AF_INET6;
                 ip.sin6_port = end.port.to_be();
                 ip.sin6_addr.s6_addr = end.address;

@@ -7,7 +7,7 @@ use libc::{c_int, c_void, socklen_t};
 
 use super::datagram::{self, Meaning};
 use super::own_policy::OwnPolicy;
-use crate::ends::Family;
+use crate::ends::AddressFamily;
 use crate::table::{self, Datagram, Room, Socket};
 use crate::{errno, gateway, next};
 
@@ -227,8 +227,8 @@ fn answer(socket: &Socket, level: c_int, name: c_int) -> Option<Result<u32, c_in
 /// As [`answer`], of a UDP socket.
 fn answer_datagram(socket: Datagram, level: c_int, name: c_int) -> Option<Result<u32, c_int>> {
     let domain = match socket.family() {
-        Family::V4 => libc::AF_INET,
-        Family::V6 => libc::AF_INET6,
+        AddressFamily::V4 => libc::AF_INET,
+        AddressFamily::V6 => libc::AF_INET6,
     };
     let number = match (level, name) {
         (libc::SOL_SOCKET, libc::SO_DOMAIN) => domain.unsigned_abs(),

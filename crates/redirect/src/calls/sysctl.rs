@@ -20,7 +20,7 @@ const SETTINGS: &[u8] = b"/proc/sys/net/core/xfrm_";
 const ACQUIRE_EXPIRES: &[u8] = b"acq_expires";
 
 /// Where opening leads.
-enum Way {
+enum OpenedFile {
     /// To the file, or another in its place.
     File(*const c_char),
     /// To the gateway, which is there already.
@@ -100,8 +100,8 @@ unsafe fn streamed(
     let flags = access(unsafe { CStr::from_ptr(mode) }.to_bytes());
     // SAFETY: by this function's contract.
     match unsafe { way(path, flags) } {
-        Way::File(path) => open(path),
-        Way::Gateway(connection) => {
+        OpenedFile::File(path) => open(path),
+        OpenedFile::Gateway(connection) => {
             // SAFETY: the connection is nobody else's, and `mode` is the caller's.
             let stream = unsafe { libc::fdopen(connection, mode) };
             if stream.is_null() {
@@ -136,8 +136,8 @@ unsafe fn opened(
 ) -> c_int {
     // SAFETY: by this function's contract.
     let descriptor = match unsafe { way(path, flags) } {
-        Way::File(path) => open(path),
-        Way::Gateway(connection) => connection,
+        OpenedFile::File(path) => open(path),
+        OpenedFile::Gateway(connection) => connection,
     };
     table::remove(descriptor);
     descriptor
@@ -145,22 +145,22 @@ unsafe fn opened(
 
 /// # Safety
 /// `path` is null or ends with a zero byte.
-unsafe fn way(path: *const c_char, flags: c_int) -> Way {
+unsafe fn way(path: *const c_char, flags: c_int) -> OpenedFile {
     let access = flags & libc::O_ACCMODE;
     if path.is_null() || access == libc::O_RDONLY {
-        return Way::File(path);
+        return OpenedFile::File(path);
     }
     // SAFETY: by this function's contract.
     let Some(setting) = unsafe { CStr::from_ptr(path) }.to_bytes().strip_prefix(SETTINGS) else {
-        return Way::File(path);
+        return OpenedFile::File(path);
     };
     if setting == ACQUIRE_EXPIRES
         && access == libc::O_WRONLY
         && let Ok(connection) = connect(flags)
     {
-        return Way::Gateway(connection);
+        return OpenedFile::Gateway(connection);
     }
-    Way::File(c"/dev/null".as_ptr())
+    OpenedFile::File(c"/dev/null".as_ptr())
 }
 
 /// A connection on which the gateway awaits a number of seconds.

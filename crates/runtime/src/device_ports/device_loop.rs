@@ -17,7 +17,7 @@ use uxfrm_io::{
     PathMtu, Transmitted, clock,
     poll::{Poller, Waker},
 };
-use uxfrm_offload::{ModelNic, Queues};
+use uxfrm_offload::{ModelNic, NicQueues};
 use uxfrm_packet::{BATCH, Batch, PacketBuf, Pool};
 
 use super::{DevicePort, DevicePorts, Rings, lock};
@@ -42,7 +42,7 @@ pub struct DeviceLoop {
     port: Arc<DevicePort>,
     poller: Poller,
     exit: DeviceEgress,
-    queues: Queues,
+    queues: NicQueues,
     pool: Pool,
     handed: Vec<OffloadedPacket>,
     arrived: Vec<PacketBuf>,

@@ -111,7 +111,7 @@ mod tests {
             let ip = IpPacket::parse(whole[2].bytes()).unwrap();
             assert_eq!((ip.source, ip.destination), (remote.ip(), local.ip()));
             assert_eq!((ip.protocol, ip.total_len), (Protocol::UDP, before + 5));
-            let datagram = udp::Udp::parse(ip.upper(whole[2].bytes())).unwrap();
+            let datagram = udp::UdpDatagram::parse(ip.upper(whole[2].bytes())).unwrap();
             assert_eq!((datagram.header.source.get(), datagram.payload), (4501, &[7; 5][..]));
         }
     }

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use uxfrm_engine::{DropReason, FragmentPlan, split};
+use uxfrm_engine::{DropReason, FragmentPlan, fragment};
 use uxfrm_io::wire_packets;
 use uxfrm_packet::{
     Batch, IpPacket, PacketBuf, Protocol, SegmentPlan, Segments, SizeClass, Version, checksum,
@@ -195,7 +195,7 @@ impl InlineLoop {
         };
         let mut pieces = Batch::new();
         let whole = &packet.bytes()[..ip.total_len];
-        split(whole, &cut, packet.mark, &mut self.pool, &mut pieces);
+        fragment(whole, &cut, packet.mark, &mut self.pool, &mut pieces);
         for piece in pieces.drain() {
             self.frames[side as usize].push(header, piece);
         }

@@ -108,15 +108,18 @@ mod tests {
     use uxfrm_packet::ethernet::MacAddr;
 
     use super::*;
-    use crate::{Guide, NextHopRequest};
+    use crate::{NextHopRequest, ResolverEnds};
 
     /// The request may have been lost, and nobody else may send there.
     #[test]
     fn waiting_packets_request_next_hop_again() {
         let (questions, asked) = mpsc::sync_channel(8);
         let (_told, news) = mpsc::channel();
-        let guide =
-            Guide { requests: questions, waker: Poller::new().unwrap().waker(), updates: news };
+        let guide = ResolverEnds {
+            requests: questions,
+            waker: Poller::new().unwrap().waker(),
+            updates: news,
+        };
         let mut next_hops = NextHops::new(guide, [MacAddr([2; 6]); 2]);
         let mut waiting = NextHopQueue::new();
         let (start, destination) = (Moment::from_secs(100), IpAddr::from([192, 0, 2, 2]));

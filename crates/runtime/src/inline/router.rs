@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use uxfrm_engine::HostAddresses;
 use uxfrm_packet::{
     Checksum, Fragment, IpPacket, PacketBuf, Protocol, Segments, UdpPath, Version, checksum,
-    udp::{self, Udp},
+    udp::{self, UdpDatagram},
 };
 
 /// Classes of packets that come by a port.
@@ -71,7 +71,7 @@ fn is_esp(ip: &IpPacket, bytes: &[u8], ports: &[u16]) -> bool {
 /// Matches four bytes that are not IKE's marker (RFC 3948 §2.2), as the rules do that keep the
 /// host's stack out.
 fn is_esp_in_udp(upper: &[u8], ports: &[u16]) -> bool {
-    Udp::parse(upper).is_ok_and(|datagram| {
+    UdpDatagram::parse(upper).is_ok_and(|datagram| {
         ports.contains(&datagram.header.destination.get())
             && datagram.payload.get(..4).is_some_and(|marker| marker != [0; 4])
     })
@@ -119,7 +119,7 @@ pub(super) fn decrement_ttl(packet: &mut PacketBuf) {
 /// Gives anything else back.
 pub(super) fn into_gso_burst(mut packet: PacketBuf, ip: &IpPacket) -> Result<PacketBuf, PacketBuf> {
     let Segments::Udp { size } = packet.segments else { return Err(packet) };
-    let Ok(datagram) = Udp::parse(ip.upper(packet.bytes())) else { return Err(packet) };
+    let Ok(datagram) = UdpDatagram::parse(ip.upper(packet.bytes())) else { return Err(packet) };
     let (source, destination) = (datagram.header.source.get(), datagram.header.destination.get());
     packet.trim(ip.total_len);
     packet.pull(ip.header_len + udp::HEADER_LEN);

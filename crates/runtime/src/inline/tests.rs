@@ -40,7 +40,7 @@ impl Site {
         let (questions, asked) = mpsc::sync_channel(64);
         let (news, told) = mpsc::channel();
         let waker = Poller::new().unwrap().waker();
-        let guide = Guide { requests: questions, waker: waker.clone(), updates: told };
+        let guide = ResolverEnds { requests: questions, waker: waker.clone(), updates: told };
         let ports = InlinePorts {
             host: Box::new(near_host),
             protected: (Box::new(Framed::new(near)), PORTS[0]),

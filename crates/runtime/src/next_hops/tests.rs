@@ -27,8 +27,11 @@ impl Bench {
     fn new() -> Self {
         let (questions, asked) = mpsc::sync_channel(64);
         let (told, news) = mpsc::channel();
-        let guide =
-            Guide { requests: questions, waker: Poller::new().unwrap().waker(), updates: news };
+        let guide = ResolverEnds {
+            requests: questions,
+            waker: Poller::new().unwrap().waker(),
+            updates: news,
+        };
         let next_hops = NextHops::new(guide, [MacAddr([2; 6]); 2]);
         let mut bench = Self { next_hops, asked, told, now: Moment::from_secs(100) };
         assert_eq!(bench.send(), HopLookup::Pending);

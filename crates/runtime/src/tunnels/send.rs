@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use uxfrm_engine::{FragmentPlan, split};
+use uxfrm_engine::{FragmentPlan, fragment};
 use uxfrm_io::{Port as _, wire_packets};
 use uxfrm_packet::{IpPacket, PacketBuf, SegmentPlan, Segments, SizeClass, Version};
 use uxfrm_tunnel::{DropReason, Outer};
@@ -127,7 +127,7 @@ impl TunnelLoop {
             };
             let cut =
                 FragmentPlan { version: ip.version, place, next_header_at, mtu, ident: self.ident };
-            split(packet.bytes(), &cut, packet.mark, &mut self.pool, to_network);
+            fragment(packet.bytes(), &cut, packet.mark, &mut self.pool, to_network);
         }
         self.pool.give(packet);
     }

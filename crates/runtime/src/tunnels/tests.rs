@@ -6,7 +6,7 @@ use std::num::NonZeroU16;
 use uxfrm_io::Memory;
 use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Protocol, Segments, Version};
 use uxfrm_testkit::packets;
-use uxfrm_tunnel::config::{PathMtuDiscovery, UdpEncap, UdpFraming};
+use uxfrm_tunnel::config::{PathMtuDiscovery, TunnelUdpEncap, UdpFraming};
 use uxfrm_tunnel::{DecapPort as FouPort, PortRequest, TunnelConfig, TunnelKind};
 
 use super::*;
@@ -21,7 +21,8 @@ struct End {
 
 fn config(kind: TunnelKind, framing: Option<UdpFraming>) -> TunnelConfig {
     let mut config = TunnelConfig::new(kind, [192, 0, 2, 1].into(), [192, 0, 2, 2].into());
-    config.udp = framing.map(|framing| UdpEncap::new(framing, NonZeroU16::new(5555).unwrap()));
+    config.udp =
+        framing.map(|framing| TunnelUdpEncap::new(framing, NonZeroU16::new(5555).unwrap()));
     config
 }
 

@@ -9,8 +9,8 @@ use uxfrm_io::rtnetlink::NeighbourState;
 use uxfrm_io::{Framed, Memory, Port as _, poll::Poller};
 use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Segments, ethernet::MacAddr};
 use uxfrm_runtime::{
-    Events, Guide, InlineLoop, InlinePorts, NextHop, NextHopRequest, NextHopUpdate, PortSide,
-    ResolvedRoute,
+    Events, InlineLoop, InlinePorts, NextHop, NextHopRequest, NextHopUpdate, PortSide,
+    ResolvedRoute, ResolverEnds,
 };
 use uxfrm_testkit::{IpsecSetup, TestGatewayPair};
 
@@ -53,7 +53,7 @@ impl Site {
         let (asked, questions) = mpsc::sync_channel(64);
         let (news, told) = mpsc::channel();
         let waker = Poller::new().expect("a poller").waker();
-        let guide = Guide { requests: asked, waker: waker.clone(), updates: told };
+        let guide = ResolverEnds { requests: asked, waker: waker.clone(), updates: told };
         let ports = InlinePorts {
             host: Box::new(near_host),
             protected: (Box::new(Framed::new(near)), PORTS[0]),

@@ -5,7 +5,7 @@ use std::num::NonZeroU16;
 
 use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Pool, UdpPath, Version};
 use uxfrm_tunnel::config::{
-    CarriedVersions, GreField, GreOptions, RemoteOffload, UdpChecksum, UdpEncap, UdpFraming,
+    CarriedVersions, GreField, GreOptions, RemoteOffload, TunnelUdpEncap, UdpChecksum, UdpFraming,
 };
 use uxfrm_tunnel::{
     ALL_PORTS, DecapPort, DecapPorts, Decapsulation, DropReason, Egress, HashSeed, Outer,
@@ -117,17 +117,17 @@ fn configs(end: End) -> Vec<TunnelConfig> {
     configs
 }
 
-fn in_udp(kind: TunnelKind, framing: UdpFraming) -> UdpEncap {
+fn in_udp(kind: TunnelKind, framing: UdpFraming) -> TunnelUdpEncap {
     let (port, remote_checksum) = match (framing, kind) {
         (UdpFraming::Gue, _) => (5600, RemoteOffload::On),
         (UdpFraming::Fou, TunnelKind::Gre | TunnelKind::Ip6gre) => (5547, RemoteOffload::Off),
         (UdpFraming::Fou, TunnelKind::Ipip) => (5504, RemoteOffload::Off),
         (UdpFraming::Fou, TunnelKind::Sit | TunnelKind::Ip6tnl) => (5541, RemoteOffload::Off),
     };
-    UdpEncap {
+    TunnelUdpEncap {
         remote_checksum,
         checksum6: UdpChecksum::Computed,
-        ..UdpEncap::new(framing, NonZeroU16::new(port).expect("not 0"))
+        ..TunnelUdpEncap::new(framing, NonZeroU16::new(port).expect("not 0"))
     }
 }
 

@@ -43,9 +43,9 @@ pub enum XfrmCommand<S = Box<StateArgs>, P = Box<PolicyArgs>> {
     /// `policy update`
     PolicyUpdate(P),
     /// `policy delete`
-    PolicyDelete(PolicyKey),
+    PolicyDelete(PolicyKeyArgs),
     /// `policy get`
-    PolicyGet(PolicyKey),
+    PolicyGet(PolicyKeyArgs),
     /// `policy deleteall`
     PolicyDeleteAll(PolicyFilter),
     /// `policy list`
@@ -191,7 +191,7 @@ pub struct SpiRequest {
 
 /// Which policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PolicyKey {
+pub struct PolicyKeyArgs {
     /// In, out or forward.
     pub direction: Direction,
     /// By selector or by index.

@@ -6,7 +6,7 @@ use uxfrm_engine::{Action, Family, IfId, Mark, PolicyIndex, Priority};
 
 pub use self::config::PolicyArgs;
 use super::{
-    command::{Hthresh, Line, PolicyKey, PolicyTarget, Topic, XfrmCommand},
+    command::{Hthresh, Line, PolicyKeyArgs, PolicyTarget, Topic, XfrmCommand},
     cursor::{Cursor, SyntaxError},
     error::one_of,
     filter::PolicyFilter,
@@ -45,7 +45,7 @@ const NO_DIRECTION: &str = "Not enough information: DIR is required";
 
 /// `{ delete | get } { SELECTOR | index INDEX } dir DIR [ctx CTX] [mark MARK [mask MASK]]
 /// [ptype PTYPE] [if_id IF_ID]`
-fn parse_key(cursor: &mut Cursor<'_, '_>) -> Result<PolicyKey, SyntaxError> {
+fn parse_key(cursor: &mut Cursor<'_, '_>) -> Result<PolicyKeyArgs, SyntaxError> {
     let (mut direction, mut index, mut kind, mut selector) = (None, None, None, None);
     let (mut mark, mut if_id, mut context) = (Mark::default(), None, None);
     while let Some(word) = cursor.peek() {
@@ -91,7 +91,7 @@ fn parse_key(cursor: &mut Cursor<'_, '_>) -> Result<PolicyKey, SyntaxError> {
     };
     // As `ip` does it: a mark that no bit of the value is in is not sent.
     let mark = if mark.value & mark.mask == 0 { Mark::default() } else { mark };
-    Ok(PolicyKey { direction, target, mark, if_id, kind, context })
+    Ok(PolicyKeyArgs { direction, target, mark, if_id, kind, context })
 }
 
 /// `{ deleteall | list } [nosock] [SELECTOR] [dir DIR] [index INDEX] [ptype PTYPE]

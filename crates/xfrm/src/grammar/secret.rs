@@ -6,10 +6,10 @@ use super::keyword::{AEADS, AUTHS, CIPHERS};
 
 /// A word as an error shows it: quoted, or only its length where it may be a misplaced key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RedactedWord(Form);
+pub struct RedactedWord(SecretForm);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Form {
+enum SecretForm {
     Plain(String),
     Hidden { characters: usize },
 }
@@ -52,19 +52,19 @@ impl RedactedWord {
 
     /// A key.
     pub(super) fn key(text: &str) -> Self {
-        Self(Form::Hidden { characters: text.chars().count() })
+        Self(SecretForm::Hidden { characters: text.chars().count() })
     }
 
     fn plain(text: &str) -> Self {
-        Self(Form::Plain(text.to_owned()))
+        Self(SecretForm::Plain(text.to_owned()))
     }
 }
 
 impl fmt::Display for RedactedWord {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Form::Plain(text) => write!(out, "\"{}\"", text.escape_debug()),
-            Form::Hidden { characters } => {
+            SecretForm::Plain(text) => write!(out, "\"{}\"", text.escape_debug()),
+            SecretForm::Hidden { characters } => {
                 write!(out, "(a word of {characters} characters, not shown as it may be a key)")
             }
         }

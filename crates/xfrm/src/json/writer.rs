@@ -2,21 +2,21 @@
 
 use std::fmt::Display;
 
-use crate::text::{Keys, Page};
+use crate::text::{Keys, WipedText};
 
 /// An object being written.
 pub(super) struct Object<'p, 'n> {
-    page: &'p mut Page<'n>,
+    page: &'p mut WipedText<'n>,
     depth: usize,
     is_empty: bool,
 }
 
 impl<'p, 'n> Object<'p, 'n> {
-    pub(super) fn begin(page: &'p mut Page<'n>) -> Self {
+    pub(super) fn begin(page: &'p mut WipedText<'n>) -> Self {
         Self::at(page, 1)
     }
 
-    fn at(page: &'p mut Page<'n>, depth: usize) -> Self {
+    fn at(page: &'p mut WipedText<'n>, depth: usize) -> Self {
         page.raw("{");
         Self { page, depth, is_empty: true }
     }
@@ -121,14 +121,14 @@ impl<'p, 'n> Object<'p, 'n> {
 }
 
 /// With `-p` each member has a line.
-fn break_line(page: &mut Page<'_>, depth: usize) {
+fn break_line(page: &mut WipedText<'_>, depth: usize) {
     if page.is_pretty() {
         page.raw("\n");
         (0..depth).for_each(|_| page.raw("    "));
     }
 }
 
-fn quoted(page: &mut Page<'_>, text: &str) {
+fn quoted(page: &mut WipedText<'_>, text: &str) {
     page.raw("\"");
     for character in text.chars() {
         match character {

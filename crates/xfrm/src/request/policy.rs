@@ -11,7 +11,7 @@ use uxfrm_netlink::{
 use zerocopy::FromZeros as _;
 
 use super::{Error, device_index, put_context, put_if_id, put_kind, put_mark};
-use crate::grammar::{PolicyArgs, PolicyKey, PolicyTarget, TemplateArgs};
+use crate::grammar::{PolicyArgs, PolicyKeyArgs, PolicyTarget, TemplateArgs};
 
 /// `XFRM_OFFLOAD_PACKET`: policies know no other.
 const OFFLOAD_PACKET: u8 = 4;
@@ -38,7 +38,7 @@ pub(super) fn whole(kind: MessageType, words: &PolicyArgs) -> Result<NetlinkRequ
 }
 
 /// `get`, `delete`
-pub(super) fn key(kind: MessageType, key: &PolicyKey, flags: NetlinkFlags) -> NetlinkRequest {
+pub(super) fn key(kind: MessageType, key: &PolicyKeyArgs, flags: NetlinkFlags) -> NetlinkRequest {
     let (selector, index) = match &key.target {
         PolicyTarget::Selector(selector) => (client::selector(selector), 0),
         PolicyTarget::Index(index) => {

@@ -3,7 +3,7 @@
 use uxfrm_netlink::{AttributeType, client::NetlinkRequest};
 
 use crate::{
-    answer::ExpectedAnswer,
+    answer::AnswerMessage,
     client::{Connection, Error, OnRefusal, Pipeline},
     grammar::{PolicyFilter, StateFilter, XfrmCommand},
     request::{self, delete_policy, delete_state},
@@ -16,7 +16,7 @@ const OWNED: [u8; 2] = [4, 41];
 /// Deletes the states that are meant.
 pub(super) fn states(connection: &mut Connection, filter: &StateFilter) -> Result<(), Error> {
     rounds(connection, &XfrmCommand::StateDeleteAll(*filter), |answer| {
-        let ExpectedAnswer::State(state) = answer else { return None };
+        let AnswerMessage::State(state) = answer else { return None };
         let is_meant = filter.means(&state.info) && !OWNED.contains(&state.info.id.protocol);
         is_meant.then(|| delete_state(&state.info, state.found.value(AttributeType::Mark)))
     })
@@ -25,7 +25,7 @@ pub(super) fn states(connection: &mut Connection, filter: &StateFilter) -> Resul
 /// Deletes the policies that are meant, but for those of sockets.
 pub(super) fn policies(connection: &mut Connection, filter: &PolicyFilter) -> Result<(), Error> {
     rounds(connection, &XfrmCommand::PolicyDeleteAll(*filter), |answer| {
-        let ExpectedAnswer::Policy(policy) = answer else { return None };
+        let AnswerMessage::Policy(policy) = answer else { return None };
         let is_meant = filter.means(&policy.info, policy.kind()) && policy.info.direction < SOCKET;
         is_meant.then(|| delete_policy(&policy.info, &policy.found))
     })
@@ -35,15 +35,14 @@ pub(super) fn policies(connection: &mut Connection, filter: &PolicyFilter) -> Re
 fn rounds(
     connection: &mut Connection,
     list: &XfrmCommand,
-    mut deletion: impl FnMut(&ExpectedAnswer<'_>) -> Option<NetlinkRequest>,
+    mut deletion: impl FnMut(&AnswerMessage<'_>) -> Option<NetlinkRequest>,
 ) -> Result<(), Error> {
     loop {
         // No name in it is one of a device, so there is a request.
         let Ok((request, wanted)) = request::request(list) else { return Ok(()) };
         let mut found = Vec::new();
-        connection.talk(request, wanted, |message| {
-            found.extend(deletion(&ExpectedAnswer::of(message)))
-        })?;
+        connection
+            .talk(request, wanted, |message| found.extend(deletion(&AnswerMessage::of(message))))?;
         let count = found.len();
         let mut pipeline = Pipeline::new(connection, OnRefusal::Continue);
         for request in found {

@@ -6,9 +6,9 @@ use uxfrm_netlink::{
 };
 use zerocopy::FromBytes as _;
 
-use super::{Keys, Page};
+use super::{Keys, WipedText};
 
-impl Page<'_> {
+impl WipedText<'_> {
     /// All algorithms of a state, in the order in which iproute2 prints them.
     pub(super) fn algorithms(&mut self, found: &ReplyAttributes<'_>, prefix: &str) {
         match (found.value(AttributeType::AlgAuth), found.value(AttributeType::AlgAuthTrunc)) {

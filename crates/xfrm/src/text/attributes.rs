@@ -12,7 +12,7 @@ use uxfrm_netlink::{
 use zerocopy::FromBytes as _;
 
 use super::{
-    Page,
+    WipedText,
     selector::{Outer, ShownSpi},
 };
 use crate::names;
@@ -31,7 +31,7 @@ pub(super) enum OffloadDirection {
 /// iproute2 prints nothing behind an attribute that is too short.
 struct Stop;
 
-impl Page<'_> {
+impl WipedText<'_> {
     /// All that are there, in iproute2's order.
     pub(super) fn attributes(
         &mut self,

@@ -4,10 +4,10 @@ use uxfrm_netlink::client::{
     RawAcquire, RawAevent, RawMapping, RawReport, RawSaId, ReplyAttributes,
 };
 
-use super::{Page, attributes::OffloadDirection, family_or};
+use super::{WipedText, attributes::OffloadDirection, family_or};
 use crate::names;
 
-impl Page<'_> {
+impl WipedText<'_> {
     pub(super) fn acquire(&mut self, acquire: &RawAcquire, found: &ReplyAttributes<'_>) {
         let protocol = names::ipsec_protocol(acquire.id.protocol);
         self.put(format_args!("acquire proto {protocol} "));

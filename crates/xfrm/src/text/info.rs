@@ -2,7 +2,7 @@
 
 use uxfrm_netlink::client::{RawDefaults, RawHashInfo, RawSpdInfo, RawThreshold, ReplyAttributes};
 
-use super::Page;
+use super::WipedText;
 use crate::names;
 
 /// `XFRMA_SAD_CNT`, `_HINFO`
@@ -13,7 +13,7 @@ pub(crate) const SPD_COUNTS: u16 = 1;
 pub(crate) const SPD_HASH: u16 = 2;
 pub(crate) const THRESHOLDS: [(u16, &str); 2] = [(3, "IPv4"), (4, "IPv6")];
 
-impl Page<'_> {
+impl WipedText<'_> {
     pub(super) fn sad_info(&mut self, found: &ReplyAttributes<'_>) {
         let Some(count) = found.read::<u32>(SAD_COUNT) else {
             return self.raw("BAD SAD info returned\n");

@@ -5,17 +5,17 @@ use uxfrm_netlink::{
     client::{RawPolicy, RawPolicyType, ReplyAttributes},
 };
 
-use super::{Page, attributes::OffloadDirection};
+use super::{WipedText, attributes::OffloadDirection};
 use crate::{
-    answer::Policy,
+    answer::ShownPolicy,
     names::{self, POLICY_FLAGS},
 };
 
 /// Directions from here on are those of sockets' policies.
 pub(crate) const SOCKET: u8 = 3;
 
-impl Page<'_> {
-    pub(super) fn policy(&mut self, policy: &Policy<'_>) {
+impl WipedText<'_> {
+    pub(super) fn policy(&mut self, policy: &ShownPolicy<'_>) {
         self.change(policy.change);
         self.policy_info(&policy.info, &policy.found, "", "");
         self.hard(policy.change);

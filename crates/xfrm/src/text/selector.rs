@@ -2,7 +2,7 @@
 
 use uxfrm_netlink::client::{RawAddress, RawId, RawSelector};
 
-use super::{Page, family_or};
+use super::{WipedText, family_or};
 use crate::names;
 
 const ICMP: u8 = 1;
@@ -27,7 +27,7 @@ pub(super) enum ShownSpi {
     IfAny,
 }
 
-impl Page<'_> {
+impl WipedText<'_> {
     /// `src … dst …` and the line below it; without a prefix before the first.
     pub(super) fn outer(&mut self, outer: &Outer, prefix: &str) {
         let address = |raw| names::address(outer.family, raw);

@@ -4,7 +4,7 @@ use uxfrm_netlink::{AttributeType, client::RawSa};
 use zerocopy::IntoBytes as _;
 
 use super::{
-    Page,
+    WipedText,
     attributes::OffloadDirection,
     selector::{Outer, ShownSpi},
 };
@@ -15,7 +15,7 @@ use crate::{
 
 const PREFIX: &str = "\t";
 
-impl Page<'_> {
+impl WipedText<'_> {
     pub(super) fn state(&mut self, state: &State<'_>) {
         self.change(state.change);
         self.outer(&outer(&state.info), "");

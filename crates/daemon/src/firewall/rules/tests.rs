@@ -37,7 +37,7 @@ fn chain<'a>(table: &'a Table, name: &str) -> &'a [Rule] {
 }
 
 /// Verdict and counter of each rule.
-fn outcomes(rules: &[Rule]) -> Vec<(XdpVerdict, Option<&'static str>)> {
+fn outcomes(rules: &[Rule]) -> Vec<(RuleVerdict, Option<&'static str>)> {
     rules.iter().map(|rule| (rule.verdict, rule.counter)).collect()
 }
 
@@ -65,17 +65,17 @@ fn ruleset_without_policies_accepts_all() {
         ]
     );
     for (name, next, exempt) in [
-        ("in", XdpVerdict::Goto("in-sub"), 13),
-        ("fwd", XdpVerdict::Goto("fwd-sub"), 1),
-        ("out", XdpVerdict::Jump("out-main"), 8),
+        ("in", RuleVerdict::Goto("in-sub"), 13),
+        ("fwd", RuleVerdict::Goto("fwd-sub"), 1),
+        ("out", RuleVerdict::Jump("out-main"), 8),
     ] {
         let (last, before) = chain(&table, name).split_last().unwrap();
         assert_eq!(last.verdict, next);
         assert_eq!(before.len(), exempt);
-        assert!(before.iter().all(|rule| rule.verdict == XdpVerdict::Accept));
+        assert!(before.iter().all(|rule| rule.verdict == RuleVerdict::Accept));
     }
     for (name, main) in [("in-sub", "in-main"), ("fwd-sub", "fwd-main")] {
-        assert_eq!(outcomes(chain(&table, name)), [(XdpVerdict::Jump(main), None)]);
+        assert_eq!(outcomes(chain(&table, name)), [(RuleVerdict::Jump(main), None)]);
     }
     for name in ["in-main", "fwd-main", "out-main", "in-whole", "fwd-whole"] {
         assert!(chain(&table, name).is_empty(), "{name}");
@@ -87,7 +87,7 @@ fn ruleset_accepts_packets_from_tun() {
     let table = made(&["xfrm policy setdefault in block fwd block"]);
     for name in ["in", "fwd"] {
         assert_eq!(chain(&table, name)[0].conditions, [Condition::came_by("tun9")]);
-        assert_eq!(chain(&table, name)[0].verdict, XdpVerdict::Accept);
+        assert_eq!(chain(&table, name)[0].verdict, RuleVerdict::Accept);
     }
 }
 
@@ -106,10 +106,10 @@ fn ruleset_keeps_policy_order() {
     assert_eq!(
         outcomes(chain(&table, "in-main")),
         [
-            (XdpVerdict::Accept, None),
-            (XdpVerdict::Drop, TEMPLATE),
-            (XdpVerdict::Drop, BLOCK),
-            (XdpVerdict::Accept, None),
+            (RuleVerdict::Accept, None),
+            (RuleVerdict::Drop, TEMPLATE),
+            (RuleVerdict::Drop, BLOCK),
+            (RuleVerdict::Accept, None),
         ]
     );
     assert!(chain(&table, "fwd-main").is_empty());
@@ -128,13 +128,13 @@ fn ruleset_sub_allow_continues_with_main() {
     assert_eq!(
         outcomes(chain(&table, "fwd-sub")),
         [
-            (XdpVerdict::Goto("fwd-main"), None),
-            (XdpVerdict::Drop, TEMPLATE),
-            (XdpVerdict::Jump("fwd-main"), None),
-            (XdpVerdict::Drop, NO_POLICY),
+            (RuleVerdict::Goto("fwd-main"), None),
+            (RuleVerdict::Drop, TEMPLATE),
+            (RuleVerdict::Jump("fwd-main"), None),
+            (RuleVerdict::Drop, NO_POLICY),
         ]
     );
-    assert_eq!(outcomes(chain(&table, "fwd-main")), [(XdpVerdict::Drop, BLOCK)]);
+    assert_eq!(outcomes(chain(&table, "fwd-main")), [(RuleVerdict::Drop, BLOCK)]);
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn ruleset_default_is_per_direction() {
     assert_eq!(chain(&table, "in-sub").last().map(|rule| rule.counter), Some(NO_POLICY));
     assert_eq!(
         chain(&table, "fwd-sub").last().map(|rule| rule.verdict),
-        Some(XdpVerdict::Jump("fwd-main"))
+        Some(RuleVerdict::Jump("fwd-main"))
     );
 }
 
@@ -154,7 +154,7 @@ fn ruleset_selector_becomes_conditions() {
         "xfrm policy add src ::/0 dst fd01::/64 dir in action block",
     ]);
     let prefix =
-        |text: &str, length| rtnetlink::Prefix::new(text.parse().unwrap(), length).unwrap();
+        |text: &str, length| rtnetlink::RoutePrefix::new(text.parse().unwrap(), length).unwrap();
     let found: Vec<_> = chain(&table, "in-main").iter().map(|rule| &rule.conditions[..]).collect();
     assert_eq!(
         found,
@@ -176,7 +176,7 @@ fn ruleset_selector_becomes_conditions() {
 /// A program may have a packet go by others, and a neighbour's may have any routing header.
 #[test]
 fn ruleset_checks_next_hop_and_final_address() {
-    let prefix = rtnetlink::Prefix::new("fd02::".parse().unwrap(), 16).unwrap();
+    let prefix = rtnetlink::RoutePrefix::new("fd02::".parse().unwrap(), 16).unwrap();
     let table = made(&[
         "xfrm policy add src ::/0 dst fd02::/16 dir out action block",
         "xfrm policy add src ::/0 dst fd02::/16 dir fwd action block",
@@ -217,10 +217,10 @@ fn ruleset_checks_outgoing_packets_past_tun() {
     assert_eq!(
         outcomes(chain(&table, "out-main")),
         [
-            (XdpVerdict::Drop, Some("out_unprotected")),
-            (XdpVerdict::Accept, None),
-            (XdpVerdict::Accept, None),
-            (XdpVerdict::Drop, Some("out_policy_block")),
+            (RuleVerdict::Drop, Some("out_unprotected")),
+            (RuleVerdict::Accept, None),
+            (RuleVerdict::Accept, None),
+            (RuleVerdict::Drop, Some("out_policy_block")),
         ]
     );
     let out = chain(&table, "out");
@@ -230,9 +230,9 @@ fn ruleset_checks_outgoing_packets_past_tun() {
     assert_eq!(
         outcomes(&out[8..]),
         [
-            (XdpVerdict::Goto("out-main"), None),
-            (XdpVerdict::Jump("out-main"), None),
-            (XdpVerdict::Drop, Some("out_default_block")),
+            (RuleVerdict::Goto("out-main"), None),
+            (RuleVerdict::Jump("out-main"), None),
+            (RuleVerdict::Drop, Some("out_default_block")),
         ]
     );
 }
@@ -253,7 +253,7 @@ fn many_similar_policies_share_rule_and_set() {
     let table = made_of(&lines);
     let [rule] = chain(&table, "out-main") else { panic!("one rule") };
     assert_eq!(rule.conditions, [Condition::version(Version::V4)]);
-    assert_eq!((rule.verdict, rule.counter), (XdpVerdict::Drop, Some("out_policy_block")));
+    assert_eq!((rule.verdict, rule.counter), (RuleVerdict::Drop, Some("out_policy_block")));
     let [set, _for_the_way] = &table.sets[..] else { panic!("one set for each") };
     assert_eq!(rule.set_lookup.as_ref().unwrap().set, set.id);
     let mut keys: Vec<_> = set.keys.iter().collect();
@@ -276,8 +276,8 @@ fn other_verdict_separates_neighbouring_groups() {
     let action = |serial| if serial == 500 { "action allow" } else { "action block" };
     let lines: Vec<_> = (0..1000).map(|serial| host(serial, "fwd", action(serial))).collect();
     let table = made_of(&lines);
-    let drop = (XdpVerdict::Drop, BLOCK);
-    assert_eq!(outcomes(chain(&table, "fwd-main")), [drop, (XdpVerdict::Accept, None), drop]);
+    let drop = (RuleVerdict::Drop, BLOCK);
+    assert_eq!(outcomes(chain(&table, "fwd-main")), [drop, (RuleVerdict::Accept, None), drop]);
     let sizes: Vec<_> = table.sets.iter().map(|set| set.keys.iter().len()).collect();
     assert_eq!(sizes, [500, 499]);
 }
@@ -307,17 +307,17 @@ fn closed_ruleset_drops_all_but_exempt() {
     };
     let table = closed(&context);
     for (name, next, exempt) in [
-        ("in", (XdpVerdict::Goto("in-sub"), None), 13),
-        ("fwd", (XdpVerdict::Goto("fwd-sub"), None), 1),
-        ("out", (XdpVerdict::Drop, Some("out_unprotected")), 8),
+        ("in", (RuleVerdict::Goto("in-sub"), None), 13),
+        ("fwd", (RuleVerdict::Goto("fwd-sub"), None), 1),
+        ("out", (RuleVerdict::Drop, Some("out_unprotected")), 8),
     ] {
         let (last, before) = outcomes(chain(&table, name))
             .split_last()
             .map_or_else(|| panic!("no rule"), |(last, before)| (*last, before.to_vec()));
         assert_eq!(last, next);
-        assert_eq!(before, vec![(XdpVerdict::Accept, None); exempt]);
+        assert_eq!(before, vec![(RuleVerdict::Accept, None); exempt]);
     }
     for name in ["in-sub", "fwd-sub"] {
-        assert_eq!(outcomes(chain(&table, name)), [(XdpVerdict::Drop, TEMPLATE)]);
+        assert_eq!(outcomes(chain(&table, name)), [(RuleVerdict::Drop, TEMPLATE)]);
     }
 }

@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use uxfrm_engine::{DefaultActions, Direction, FlowKey, PolicyEntry, PolicyKind, Spd};
-use uxfrm_io::nftables::XdpVerdict;
+use uxfrm_io::nftables::RuleVerdict;
 
 use super::{
     super::{ChainKind, rules, run::Outcome},
@@ -116,7 +116,7 @@ proptest! {
             for plain in &gateway.guard.filter.packets {
                 let flow = plain.flow(ChainKind::Way);
                 let judged = gateway.guard.filter.replica.judge("way", &plain.sample(ChainKind::Way)).0;
-                let is_marked = judged == XdpVerdict::Mark(DIVERTED);
+                let is_marked = judged == RuleVerdict::Mark(DIVERTED);
                 let wanted = is_uxfrms(spd, plain);
                 prop_assert_eq!(is_marked, wanted, "the chain: {:?}", flow);
                 let is_led = is_planned(&plan, &flow);

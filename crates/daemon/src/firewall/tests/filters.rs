@@ -3,8 +3,8 @@
 use std::{cell::RefCell, rc::Rc};
 
 use uxfrm_io::nftables::{
-    Error, PacketFilter, RuleId, SamplePacket, SetKeys, SimulatedTable, Table, TableChange,
-    XdpVerdict,
+    Error, PacketFilter, RuleId, RuleVerdict, SamplePacket, SetKeys, SimulatedTable, Table,
+    TableChange,
 };
 
 use super::{CHAINS, random::Plain};
@@ -29,7 +29,7 @@ impl Watched {
     pub(super) fn passing(&self) -> Vec<bool> {
         let of_chain = |(part, chain)| {
             let judge = move |packet: &Plain| self.replica.judge(chain, &packet.sample(part)).0;
-            self.packets.iter().map(move |packet| judge(packet) == XdpVerdict::Accept)
+            self.packets.iter().map(move |packet| judge(packet) == RuleVerdict::Accept)
         };
         CHAINS.into_iter().flat_map(of_chain).collect()
     }
@@ -108,7 +108,7 @@ impl PacketFilter for Watched {
 pub(super) struct Narrow {
     pub(super) replica: SimulatedTable,
     /// What became of a packet after each time that all rules were told, or went.
-    pub(super) judged: Rc<RefCell<Vec<XdpVerdict>>>,
+    pub(super) judged: Rc<RefCell<Vec<RuleVerdict>>>,
     pub(super) packet: Vec<u8>,
     /// Rules of a chain that are too many.
     pub(super) too_many: Option<usize>,

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use uxfrm_engine::{Action, DefaultActions, Direction, Policy, PortMask};
-use uxfrm_io::nftables::{SamplePacket, XdpVerdict};
+use uxfrm_io::nftables::{RuleVerdict, SamplePacket};
 
 use super::{
     context,
@@ -31,7 +31,7 @@ fn later(whole: &Plain) -> Option<Plain> {
 }
 
 fn dropped(gateway: &Gateway, chain: &str, part: ChainKind, packet: &Plain) -> bool {
-    gateway.guard.filter.replica.judge(chain, &packet.sample(part)).0 == XdpVerdict::Drop
+    gateway.guard.filter.replica.judge(chain, &packet.sample(part)).0 == RuleVerdict::Drop
 }
 
 /// Whether fragments tell all that a policy asks for, and none may be of IKE.
@@ -203,7 +203,7 @@ fn a_kernel_without_routes_in_its_filter_judges_no_fragments() {
     let guard = Firewall::install(Watched::default(), context, &blocking().current().spd).unwrap();
     let packet = udp([10, 1, 0, 1], [10, 2, 0, 1]);
     let sample = SamplePacket { bytes: &packet.bytes, mark: 0, came_by: 0 };
-    assert_eq!(guard.filter.replica.judge("out", &sample).0, XdpVerdict::Drop);
+    assert_eq!(guard.filter.replica.judge("out", &sample).0, RuleVerdict::Drop);
     assert_eq!(guard.filter.replica.rules_of("fragments"), 0);
 }
 

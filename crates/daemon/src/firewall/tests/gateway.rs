@@ -6,7 +6,7 @@ use uxfrm_engine::{
     Action, Database, DefaultActions, Direction, DropReason, FlowKey, Moment, Policy, PolicyChange,
     PolicyIndex, PolicyKey, PolicyKind, Spd, Transaction,
 };
-use uxfrm_io::nftables::{Error, XdpVerdict};
+use uxfrm_io::nftables::{Error, RuleVerdict};
 
 use super::super::{ChainKind, Firewall, RulesetContext, rules, run};
 use super::{
@@ -17,7 +17,7 @@ use super::{
 use crate::config::DIVERTED;
 
 /// What the policies say, one by one: the first that fits, sub before main.
-fn expected(spd: &Spd, part: ChainKind, flow: &FlowKey) -> (XdpVerdict, Option<&'static str>) {
+fn expected(spd: &Spd, part: ChainKind, flow: &FlowKey) -> (RuleVerdict, Option<&'static str>) {
     let direction = part.direction();
     let first = |kind| {
         let fits = spd.iter().filter(|entry| {
@@ -32,16 +32,16 @@ fn expected(spd: &Spd, part: ChainKind, flow: &FlowKey) -> (XdpVerdict, Option<&
         sub => first(PolicyKind::Main).or(sub),
     };
     match outcome {
-        Some(run::Outcome::Drop(reason)) => (XdpVerdict::Drop, Some(reason.as_str())),
-        Some(run::Outcome::Divert) => (XdpVerdict::Mark(DIVERTED), None),
+        Some(run::Outcome::Drop(reason)) => (RuleVerdict::Drop, Some(reason.as_str())),
+        Some(run::Outcome::Divert) => (RuleVerdict::Mark(DIVERTED), None),
         None if part != ChainKind::Way && spd.defaults().of(direction) == Action::Block => {
             let reason = match direction {
                 Direction::In | Direction::Forward => DropReason::InNoPolicy,
                 Direction::Out => DropReason::OutDefaultBlock,
             };
-            (XdpVerdict::Drop, Some(reason.as_str()))
+            (RuleVerdict::Drop, Some(reason.as_str()))
         }
-        Some(run::Outcome::Pass) | None => (XdpVerdict::Accept, None),
+        Some(run::Outcome::Pass) | None => (RuleVerdict::Accept, None),
     }
 }
 
@@ -168,9 +168,10 @@ impl Gateway {
                     // own.
                     Some(last) => {
                         let fates = [wanted, expected(spd, part, &last)];
-                        let refused = fates.iter().any(|(verdict, _)| *verdict == XdpVerdict::Drop);
+                        let refused =
+                            fates.iter().any(|(verdict, _)| *verdict == RuleVerdict::Drop);
                         prop_assert!(
-                            !refused || judged.0 == XdpVerdict::Drop,
+                            !refused || judged.0 == RuleVerdict::Drop,
                             "{} {:?}",
                             chain,
                             flow

@@ -27,13 +27,13 @@ use crate::{
     tunnels::{TunnelService, TunnelSpec},
     upgrade::{
         Upgrade,
-        rehearsal::{Restored, Told},
+        rehearsal::{ConfirmedState, Restored},
     },
 };
 
 /// A successor, while its predecessor carries packets.
 pub(in super::super) struct Building {
-    told: Told,
+    told: ConfirmedState,
     restored: Restored,
     store: SequenceStore,
     database: Database,
@@ -61,7 +61,8 @@ impl Site {
         // Who can't reserve more goes on with what there is.
         let _reserved = before.reconciler.reserve_for_long();
         let (server, written) = (before.xfrm.server(), before.reload.written());
-        let told = Told::tell(server, &before.database, written, before.reconciler.fastest());
+        let told =
+            ConfirmedState::tell(server, &before.database, written, before.reconciler.fastest());
         self.starts += 1;
         let seed = (self.number as u64) << 32 | self.starts;
         let poller = Poller::new()?;

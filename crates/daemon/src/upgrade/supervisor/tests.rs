@@ -6,8 +6,8 @@ use nix::sys::signal::SigSet;
 use super::*;
 
 /// A process, and its end of the link.
-fn process() -> (Gateway, Link) {
-    let (ours, theirs) = Link::pair().unwrap();
+fn process() -> (Gateway, FdChannel) {
+    let (ours, theirs) = FdChannel::pair().unwrap();
     ours.set_timeout(Duration::from_secs(60)).unwrap();
     theirs.set_timeout(Duration::from_secs(60)).unwrap();
     // Whatever this test's own parent ignores, as `nohup` does.
@@ -21,7 +21,7 @@ fn process() -> (Gateway, Link) {
 }
 
 /// A gateway with a successor under way, and the ends of both.
-fn upgrading() -> (Supervision, Link, Link) {
+fn upgrading() -> (Supervision, FdChannel, FdChannel) {
     let ((current, predecessor), (gateway, successor)) = (process(), process());
     let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
     let all = Supervision {

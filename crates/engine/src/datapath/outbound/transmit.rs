@@ -11,7 +11,7 @@ use crate::Mark;
 use crate::bundle::Bundle;
 use crate::datapath::context::BatchCtx;
 use crate::esp::encap::{EncapLayer, EncapMode, InnerInfo, OuterForm};
-use crate::fragments::split::{FragmentPlan, split};
+use crate::fragments::split::{FragmentPlan, fragment};
 
 impl Outbound {
     /// Stage 10.
@@ -98,7 +98,7 @@ impl Outbound {
                 mtu: mtu.into(),
                 ident: self.ident,
             };
-            split(whole, &cut, packet.mark, ctx.pool, &mut ctx.out.wire);
+            fragment(whole, &cut, packet.mark, ctx.pool, &mut ctx.out.wire);
         }
         ctx.pool.give(packet);
     }

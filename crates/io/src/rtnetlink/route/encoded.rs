@@ -105,7 +105,7 @@ mod tests {
     use std::net::IpAddr;
 
     use super::*;
-    use crate::rtnetlink::{Prefix, route::read};
+    use crate::rtnetlink::{RoutePrefix, route::read};
 
     fn address(text: &str) -> IpAddr {
         text.parse().unwrap()
@@ -115,7 +115,7 @@ mod tests {
         let nets = [("10.1.2.0", 23), ("2001:db8::", 33), ("0.0.0.0", 0), ("::1", 128)];
         let mut routes = Vec::new();
         for (net, length) in nets {
-            let net = Prefix::new(address(net), length).unwrap();
+            let net = RoutePrefix::new(address(net), length).unwrap();
             let peer = address(if net.address().is_ipv4() { "192.0.2.1" } else { "2001:db8:7::1" });
             let vias = [
                 Via::Link(7),

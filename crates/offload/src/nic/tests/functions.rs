@@ -1,7 +1,7 @@
 //! Virtual functions: trust, shares of the tables, and packets in both directions.
 
 use super::*;
-use crate::{Queue, Refusal, TableSizes};
+use crate::{Refusal, RxQueueId, TableSizes};
 
 const GUEST: DeviceId = DeviceId(70);
 
@@ -91,7 +91,7 @@ fn both_directions_work_and_each_function_has_its_own() {
     // In: to its own queue, with its own interface in the mark; plain packets by address.
     let mut wire: Batch = [sender.esp(&plain[0], 2)].into_iter().chain(copies(&plain)).collect();
     bed.nic.receive(&mut wire, NOW, &mut bed.pool, &mut bed.queues);
-    let queue = bed.queues.of(FunctionId::of_virtual(0), Queue(0)).unwrap();
+    let queue = bed.queues.of(FunctionId::of_virtual(0), RxQueueId(0)).unwrap();
     let marks: Vec<_> = queue.drain(..).map(|received| received.mark).collect();
     let mark = marks[0].unwrap();
     assert_eq!((mark.device, mark.handle), (GUEST, Some(into)));

@@ -3,7 +3,7 @@
 use uxfrm_packet::Protocol;
 
 use super::*;
-use crate::Queue;
+use crate::RxQueueId;
 
 /// Output queues of packets.
 fn queues(bed: &mut TestBed, packets: Vec<PacketBuf>) -> Vec<usize> {
@@ -126,5 +126,5 @@ fn a_device_without_a_flow_director_has_one_queue() {
     assert_eq!(queues(&mut bed, packets), [0; 8]);
     let line = "flow-type ip4 action 0".parse().unwrap();
     assert_eq!(bed.nic.change_rule(line), Err(RuleError::NoFlowDirector));
-    assert!(bed.queues.of(FunctionId::PHYSICAL, Queue(1)).is_none());
+    assert!(bed.queues.of(FunctionId::PHYSICAL, RxQueueId(1)).is_none());
 }

@@ -5,7 +5,7 @@ use uxfrm_packet::ethernet::{EtherType, EthernetHeader, MacAddr};
 use zerocopy::IntoBytes as _;
 
 use super::*;
-use crate::{AfXdpEsp, Guide, NextHop, NextHopRequest, NextHopUpdate, ResolvedRoute};
+use crate::{AfXdpEsp, NextHop, NextHopRequest, NextHopUpdate, ResolvedRoute, ResolverEnds};
 
 const OWN: MacAddr = MacAddr([2; 6]);
 const NEIGHBOUR: MacAddr = MacAddr([4; 6]);
@@ -31,8 +31,11 @@ impl Site {
         let (near_device, device) = Ready::pair();
         let (questions, asked) = mpsc::sync_channel(8);
         let (told, news) = mpsc::channel();
-        let guide =
-            Guide { requests: questions, waker: Poller::new().unwrap().waker(), updates: news };
+        let guide = ResolverEnds {
+            requests: questions,
+            waker: Poller::new().unwrap().waker(),
+            updates: news,
+        };
         let af_xdp = AfXdpEsp::new(Box::new(Framed::new(*near_device)), OWN, guide);
         let wires = WirePorts::new(near_wire, Box::new(Memory::pair(1).0), Vec::new());
         let events = Events::new(mpsc::channel().0, Poller::new().unwrap().waker());

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use uxfrm_packet::esp::{self, Esp};
 use uxfrm_packet::ipv4::{self, Ipv4, Ipv4Header};
 use uxfrm_packet::ipv6::{self, Ipv6};
-use uxfrm_packet::udp::{self, Udp};
+use uxfrm_packet::udp::{self, UdpDatagram};
 use uxfrm_packet::{IpPacket, PacketBuf, Protocol, UdpPath, Version};
 use zerocopy::FromBytes as _;
 
@@ -183,7 +183,7 @@ fn esp_packet(bytes: &[u8], ip: &IpPacket) -> Result<OuterClass, DropReason> {
 /// A UDP packet for this host: ESP if the port is an encapsulation port and the payload is neither
 /// IKE nor a keepalive.
 fn udp_packet(bytes: &[u8], ip: IpPacket, settings: &Settings) -> Result<OuterClass, DropReason> {
-    let Ok(datagram) = Udp::parse(ip.upper(bytes)) else {
+    let Ok(datagram) = UdpDatagram::parse(ip.upper(bytes)) else {
         return Ok(OuterClass::Plain(ip, Direction::In));
     };
     if !settings.encap_ports.contains(&datagram.header.destination.get()) {
@@ -247,7 +247,9 @@ impl FixedHeader {
         let (lead, encap, inside) = match protocol {
             Protocol::ESP => (0, None, EspStart::esp(upper)),
             Protocol::UDP => {
-                let Ok(Udp { header: ports, payload: bytes, trailing }) = Udp::parse(upper) else {
+                let Ok(UdpDatagram { header: ports, payload: bytes, trailing }) =
+                    UdpDatagram::parse(upper)
+                else {
                     return CommonClass::Unclear;
                 };
                 let direction = direction();

@@ -14,7 +14,7 @@ use crate::datapath::outbound::{Outbound, PacketSummary};
 use crate::esp::encap::InnerInfo;
 use crate::fragments::origin::FragmentOrigin;
 use crate::fragments::reassembly::Reassembled;
-use crate::fragments::split::{FragmentPlan, split};
+use crate::fragments::split::{FragmentPlan, fragment};
 use crate::{Direction, DropReason, FlowKey, Spi};
 
 impl Outbound {
@@ -142,7 +142,7 @@ impl Outbound {
         let (place, next_header_at) = (inner.esp_offset(), inner.next_header_at());
         let plan =
             FragmentPlan { version: inner.version, place, next_header_at, mtu, ident: self.ident };
-        split(packet.bytes(), &plan, packet.mark, ctx.pool, &mut fragments);
+        fragment(packet.bytes(), &plan, packet.mark, ctx.pool, &mut fragments);
         if fragments.is_empty() {
             ctx.count_drop(&mut self.traffic, 1, DropReason::OutMalformed);
         }
