@@ -21,14 +21,14 @@ const HOUSES: &[House] = &[
     House {
         folder: "crates/engine",
         floors: &[
-            &["sync", "time", "ids", "prefix", "lifetime", "drop_reason"],
-            &["insertion_order", "stage_watch", "selector", "flow_key", "stats", "pmtu"],
-            &["settings"],
-            &["error"],
+            &["sync", "time", "ids", "prefix", "drop_reason", "insertion_order"],
+            &["lifetime", "flow_key", "stage_watch", "stats", "pmtu"],
+            &["selector", "error"],
             &["sa"],
             &["ecn", "fragments", "spd"],
             &["device", "sad", "flow_cache"],
-            &["events", "snapshot", "esp"],
+            &["settings", "events"],
+            &["snapshot", "esp"],
             &["bundle"],
             &["datapath"],
             &["database", "worker"],
@@ -120,7 +120,8 @@ fn upward_uses(house: &House) -> Vec<String> {
         };
         for used in uses_of(&read(&file), &path, &names) {
             if used != top && floor(house, &used) >= floor(house, &top) {
-                wrong.push(format!("{}: `{top}` uses `{used}`", file.display()));
+                let inside = file.strip_prefix(&folder).unwrap_or(&file).display();
+                wrong.push(format!("{}: {inside}: `{top}` uses `{used}`", house.folder));
             }
         }
     }

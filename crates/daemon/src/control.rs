@@ -45,7 +45,7 @@ pub use client::{ClientDialect, connect, connect_dialect, disable_timeout, ensur
 use listener::{Accepted, Listener};
 pub(crate) use session::SavedSession;
 use session::Session;
-pub(crate) use uxfrm_control::greeting::Dialect;
+use uxfrm_control::greeting::Dialect;
 use uxfrm_control::greeting::Greeting;
 pub(crate) use xfrm_server::XfrmServer;
 

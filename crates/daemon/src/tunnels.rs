@@ -39,7 +39,9 @@ pub(crate) use self::{
     handover::{SpecHandover, TunnelFinals, TunnelsHandover},
     spec::TunnelSpec,
 };
-use crate::{control::Dialect, pausable_thread::PausableThread, protocol::Identity};
+use uxfrm_control::greeting::Dialect;
+
+use crate::{pausable_thread::PausableThread, protocol::Identity};
 
 const EEXIST: i32 = 17;
 const ENODEV: i32 = 19;
