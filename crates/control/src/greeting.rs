@@ -4,14 +4,14 @@
 //! | bytes | field | content |
 //! | --- | --- | --- |
 //! | 0–7 | magic | `uxfrm/1\n`: no netlink message is so long as to begin so |
-//! | 8–11 | kind | see [`Kind`] |
+//! | 8–11 | kind | see [`GreetingKind`] |
 //! | 12–15 | port | the client's netlink port id (`nl_pid`), never zero |
 //! | 16–19 | groups | the client's multicast groups, a bit each as in `nl_groups` |
 //! | 20–23 | options | netlink socket options, bit N for option N; bit 31 allows chained requests |
 //! | 24–27 | value | see below |
 //!
-//! The value is: from a client its [`Dialect`]; in [`Kind::Welcome`] the gateway's socket mark; in
-//! [`Kind::Refused`] the errno; where a page is shared, from both ends its
+//! The value is: from a client its [`Dialect`]; in [`GreetingKind::Welcome`] the gateway's socket mark; in
+//! [`GreetingKind::Refused`] the errno; where a page is shared, from both ends its
 //! [layout](crate::mailbox::LAYOUT); otherwise zero. `NETLINK_EXT_ACK` is option 11, and bit 31 is
 //! `uxfrm_netlink::Options::CHAINS`.
 //!
@@ -25,7 +25,7 @@ pub const LENGTH: usize = 28;
 pub const MAGIC: [u8; 8] = *b"uxfrm/1\n";
 
 /// The gateway's abstract socket name, without the leading zero byte. Any program can take the name
-/// while no gateway has it, so clients verify the listener: [`is_the_gateways`]. A gateway that
+/// while no gateway has it, so clients verify the listener: [`is_gateway_user`]. A gateway that
 /// finds it taken uses a [file](crate::fallback_socket).
 pub const NAME: &[u8] = b"uxfrm/xfrm";
 
@@ -46,7 +46,7 @@ pub const fn is_gateway_user(listener: u32, own: u32) -> bool {
 pub enum GreetingKind {
     /// From the client, without an answer: its port, groups and options.
     Hello = 1,
-    /// The same, answered by [`Kind::Welcome`] or [`Kind::Refused`].
+    /// The same, answered by [`GreetingKind::Welcome`] or [`GreetingKind::Refused`].
     Ask = 2,
     /// The gateway's answer: the client's groups are subscribed.
     Welcome = 3,
@@ -54,8 +54,8 @@ pub enum GreetingKind {
     Refused = 4,
     /// From the gateway to a client that did not read in time: messages were lost (`ENOBUFS`).
     Overrun = 5,
-    /// From a client with frequent requests: share a page. Answered by [`Kind::Welcome`] with the
-    /// descriptor of a [`Page`](crate::mailbox::Page), or by [`Kind::Refused`].
+    /// From a client with frequent requests: share a page. Answered by [`GreetingKind::Welcome`] with the
+    /// descriptor of a [`Page`](crate::mailbox::Page), or by [`GreetingKind::Refused`].
     Share = 6,
 }
 

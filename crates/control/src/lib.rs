@@ -8,8 +8,8 @@
 //! | --- | --- |
 //! | [`greeting`] | identity of a client, and the gateway's answers |
 //! | [`mailbox`] | a page shared by both, for a client with consecutive requests |
-//! | [`place`] | whether the listener at a path may receive keys |
-//! | [`stand_in`] | the gateway's socket when its abstract name is taken |
+//! | [`socket_trust`] | whether the listener at a path may receive keys |
+//! | [`fallback_socket`] | the gateway's socket when its abstract name is taken |
 
 #![forbid(unsafe_code)]
 

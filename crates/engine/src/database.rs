@@ -226,7 +226,7 @@ impl Database {
         self.track_changes();
     }
 
-    /// Changes since the last call; empty unless [tracked](Database::attend).
+    /// Changes since the last call; empty unless [tracked](Database::track_changes).
     #[must_use]
     pub fn take_changes(&mut self) -> ChangeSet {
         match &mut self.tracking {
@@ -266,14 +266,14 @@ impl Database {
     }
 
     /// Policies that were inserted or removed one by one, once no more are, to be planned anew by a
-    /// caller with time: until [`Database::adopt`] nothing waits for them. Each is returned once.
+    /// caller with time: until [`Database::install_rebuilt`] nothing waits for them. Each is returned once.
     #[must_use]
     pub fn take_rebuild(&mut self) -> Option<Rebuild> {
         self.rebuild_state.take().then(|| self.next.spd.start_rebuild())
     }
 
     /// Requests a rebuild of all policies at once, also if nothing would be gained:
-    /// [`Database::take_revision`] returns it. No effect while one is under way.
+    /// [`Database::take_rebuild`] returns it. No effect while one is under way.
     pub fn request_rebuild(&mut self) {
         self.rebuild_state.request_now();
     }

@@ -18,7 +18,7 @@ pub enum Event {
     /// A policy reached a hard limit and is gone (`XFRM_MSG_POLEXPIRE`, hard 1).
     PolicyHardLimit(Arc<PolicyEntry>),
     /// A template has no SA (`XFRM_MSG_ACQUIRE`). Each worker raises it once while
-    /// [`Acquires::pending`](crate::Acquires::pending) has it.
+    /// [`Acquires::pending`](crate::AcquireView::pending) has it.
     Acquire {
         /// The policy that needs an SA.
         policy: PolicyIndex,
@@ -37,6 +37,6 @@ pub enum Event {
         from: std::net::SocketAddr,
     },
     /// The path MTU towards an address is smaller than the worker assumed:
-    /// [`Host::narrow`](crate::Host::narrow) should have it.
+    /// [`Host::narrow`](crate::HostView::narrow) should have it.
     NarrowPath(std::net::IpAddr),
 }

@@ -44,9 +44,9 @@ pub struct LifetimeLimits {
     pub bytes: SoftHardLimit,
     /// Packets.
     pub packets: SoftHardLimit,
-    /// Seconds since it was added; [`Budget::NONE`] or 0 is no limit.
+    /// Seconds since it was added; [`SoftHardLimit::NONE`] or 0 is no limit.
     pub added_seconds: SoftHardLimit,
-    /// Seconds since the first use; [`Budget::NONE`] or 0 is no limit.
+    /// Seconds since the first use; [`SoftHardLimit::NONE`] or 0 is no limit.
     pub used_seconds: SoftHardLimit,
 }
 

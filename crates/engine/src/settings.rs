@@ -147,7 +147,7 @@ pub struct Settings {
     pub path_mtus: PathMtus,
     /// TTL and hop limit of outer headers.
     pub hop_limit: u8,
-    /// The host's own addresses, until a [`Host`] replaces them; likewise `mtu` and `narrow`.
+    /// The host's own addresses, until a [`HostView`] replaces them; likewise `mtu` and `narrow`.
     pub addresses: HostAddresses,
     /// UDP ports at which whole IP packets may hold ESP (RFC 3948: 4500). Socket payloads are
     /// parsed at any port.

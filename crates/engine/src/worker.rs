@@ -73,7 +73,7 @@ impl Worker {
     /// Takes plain packets from the host, protects them by policy, and puts them into `out.wire`.
     ///
     /// `batch` is empty afterwards. ICMP errors for the senders are in `out.host`. Packets without
-    /// a state wait for it if key managers [listen](crate::Acquires), and fragments wait for
+    /// a state wait for it if key managers [listen](crate::AcquireView), and fragments wait for
     /// others. While any [wait](Self::waiting), call this with an empty batch too, so that they
     /// leave or are dropped in time.
     pub fn outbound(&mut self, batch: &mut Batch, now: Moment, pool: &mut Pool, out: &mut Output) {
@@ -174,7 +174,7 @@ impl Worker {
     }
 
     /// Takes over packets that waited with another worker, once its states, policies and
-    /// [acquires](crate::Acquires) are here: they wait again, or leave.
+    /// [acquires](crate::AcquireView) are here: they wait again, or leave.
     pub fn adopt_waiting(
         &mut self,
         waiting: Vec<WaitingPacket>,

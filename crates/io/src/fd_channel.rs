@@ -102,7 +102,7 @@ impl FdChannel {
     /// The next message; `None` when the other end is gone.
     ///
     /// # Errors
-    /// `EAGAIN` when none comes; the kernel's; `InvalidData` for what no [`Link::send`] sent.
+    /// `EAGAIN` when none comes; the kernel's; `InvalidData` for what no [`FdChannel::send`] sent.
     pub fn receive(&self) -> io::Result<Option<FdMessage>> {
         self.receive_pieces(usize::MAX)
     }
@@ -110,7 +110,7 @@ impl FdChannel {
     /// Receives from an untrusted sender: a message of at most some 48 KiB, in one datagram.
     ///
     /// # Errors
-    /// As [`Link::receive`]; `InvalidData` for a longer one.
+    /// As [`FdChannel::receive`]; `InvalidData` for a longer one.
     pub fn receive_short(&self) -> io::Result<Option<FdMessage>> {
         self.receive_pieces(1)
     }

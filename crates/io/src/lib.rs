@@ -24,13 +24,13 @@
 //! | [`text_file`] | input files of users |
 //! | [`capture`] | packets of an interface |
 //! | [`poll`], [`signal`] | waiting for ports, other threads and signals |
-//! | [`confine`] | capabilities, system calls and files of a running gateway |
-//! | [`fence`] | a filter that keeps programs away from the kernel's IPsec |
-//! | [`absent`] | IP versions that the kernel lacks |
+//! | [`sandbox`] | capabilities, system calls and files of a running gateway |
+//! | [`seccomp`] | a filter that keeps programs away from the kernel's IPsec |
+//! | [`ipv6_support`] | IP versions that the kernel lacks |
 //! | [`clock`], [`random`], [`affinity`], [`priority`] | time, seeds, CPU affinity, nice values |
-//! | [`dump`] | keys kept out of core dumps and swap |
+//! | [`secret_memory`] | keys kept out of core dumps and swap |
 //! | [`shared_page`] | memory shared with another process |
-//! | [`link`] | descriptors passed from one process to another |
+//! | [`fd_channel`] | descriptors passed from one process to another |
 //! | [`huge_pages`] | the program's allocator: large tables in huge pages |
 
 pub mod affinity;

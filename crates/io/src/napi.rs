@@ -74,7 +74,7 @@ impl NapiDeferral {
         Ok(gathering)
     }
 
-    /// Restores the previous settings until the next [`renew`](Self::renew).
+    /// Restores the previous settings until the next [`renew`](Self::reapply).
     pub fn restore(&mut self) {
         for (id, settings) in self.before.drain(..) {
             // A queue that is gone needs no settings.

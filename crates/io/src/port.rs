@@ -30,14 +30,14 @@ pub trait Port: Debug + Send {
     /// Sends all buffers of `batch` in order and gives them back to `pool`.
     ///
     /// The batch is empty afterwards in every case. Packets that the kernel has no room for within
-    /// a fraction of a millisecond are dropped and counted as [`Refused::busy`].
+    /// a fraction of a millisecond are dropped and counted as [`RefusedPacket::busy`].
     fn transmit(&mut self, batch: &mut Batch, pool: &mut Pool) -> Transmitted;
 
     /// Kinds of super-packets that the port takes *now*.
     ///
     /// A port stops accepting a kind that the kernel turns out not to send, so ask once per batch
     /// and segment other kinds before [`transmit`](Self::transmit); it counts them as
-    /// [`Refused::unsupported`].
+    /// [`RefusedPacket::unsupported`].
     fn accepts(&self) -> Accepts;
 
     /// Least time that the first buffer of the last successful [`receive`](Self::receive) waited in
@@ -93,7 +93,7 @@ pub struct Accepts {
     pub udp4: bool,
     /// [`Segments::Udp`] over IPv6.
     pub udp6: bool,
-    /// [`Segments::Train`].
+    /// [`Segments::Burst`].
     pub trains: bool,
     /// [`Checksum::Partial`].
     pub partial_checksums: bool,

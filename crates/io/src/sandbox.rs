@@ -8,7 +8,7 @@
 //!
 //! A refused call fails with `EPERM` or `EACCES`: a call that the lists miss costs its caller's
 //! request, and no tunnel. Confinement that the kernel lacks, such as Landlock on an old one, is
-//! skipped and reported ([`Confined::faults`]).
+//! skipped and reported ([`Confinement::faults`]).
 //!
 //! Threads confine themselves only after [`begin`]: libraries and benchmarks run the same threads.
 

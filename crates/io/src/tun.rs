@@ -156,7 +156,7 @@ impl Tun {
     /// Another queue of the same device, for another worker.
     ///
     /// # Errors
-    /// The kernel's; `EINVAL` when the device was opened with [`NicQueues::Single`].
+    /// The kernel's; `EINVAL` when the device was opened with [`QueueCount::Single`].
     pub fn another_queue(&self) -> io::Result<Self> {
         let header = if self.header { Header::Virtio } else { Header::None };
         Self::attach(&self.options, interface_name(&self.options.name)?, header)

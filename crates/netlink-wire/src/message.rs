@@ -52,7 +52,7 @@ pub struct NetlinkHeader {
     pub len: u32,
     /// Message type.
     pub kind: u16,
-    /// [`Flags`].
+    /// [`NetlinkFlags`].
     pub flags: u16,
     /// Sequence number: the client chooses it and answers repeat it.
     pub seq: u32,

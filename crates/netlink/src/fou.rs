@@ -4,7 +4,7 @@
 //! Covers `struct genlmsghdr` and attributes, total on any bytes. Lengths are checked as by the
 //! kernel's policy (`net/ipv4/fou_nl.c: fou_nl_policy`), values by the table of ports.
 //!
-//! Two attributes are uxfrm's own: a get request with [`STATISTICS`] is answered with [`Counts`]; a
+//! Two attributes are uxfrm's own: a get request with [`STATISTICS`] is answered with [`NamedCounters`]; a
 //! port with [`CHECKSUM6`] refuses IPv6 datagrams without checksum, as every kernel port does.
 //!
 //! The family's number is above the kernel's highest (`GENL_MAX_ID`, 1023), so that one socket can
@@ -28,7 +28,7 @@ pub const VERSION: u8 = 1;
 /// `FOU_ATTR_MAX`
 const HIGHEST: u32 = 11;
 
-/// Our own attribute: without value in a request to get, [`Counts`] in answers to it.
+/// Our own attribute: without value in a request to get, [`NamedCounters`] in answers to it.
 pub const STATISTICS: u16 = 0x1000;
 /// Our own attribute, without value: of datagrams over IPv6 only those with a checksum are taken.
 pub const CHECKSUM6: u16 = 0x1001;

@@ -30,7 +30,7 @@ pub(crate) mod number {
 }
 
 impl NetlinkError {
-    /// Of a request that is [chained](crate::Flags::CHAINED) to one that was refused.
+    /// Of a request that is [chained](crate::NetlinkFlags::CHAINED) to one that was refused.
     pub const CHAIN_BROKEN: Self = Self::bare(number::ECANCELED);
 
     /// An errno without text.

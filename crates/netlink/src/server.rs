@@ -179,7 +179,7 @@ impl Server {
         self.larvals.let_stand();
     }
 
-    /// Rolls larval states back to [`Server::let_stand`], for an owner that rolls back the
+    /// Rolls larval states back to [`Server::commit`], for an owner that rolls back the
     /// databases.
     pub fn roll_back(&mut self) {
         self.larvals.roll_back_to(0);

@@ -97,7 +97,7 @@ impl Nics {
     /// Adds an SA to the device of this name, whatever its own configuration names.
     ///
     /// # Errors
-    /// As [`Devices::attach_state`].
+    /// As [`OffloadDevices::attach_state`].
     pub fn attach_to(
         &self,
         name: &str,

@@ -18,7 +18,7 @@ pub enum CongestionSignal {
     ByLoss,
 }
 
-/// Whether [`tell`] has an effect: a whole TCP packet with data that neither opens nor closes a
+/// Whether [`signal`] has an effect: a whole TCP packet with data that neither opens nor closes a
 /// connection.
 #[must_use]
 pub fn can_signal(packet: &PacketBuf) -> bool {
@@ -26,7 +26,7 @@ pub fn can_signal(packet: &PacketBuf) -> bool {
 }
 
 /// Makes a packet or super-packet signal congestion; `None`, and nothing changed, if it
-/// [cannot](is_heard).
+/// [cannot](can_signal).
 ///
 /// An ECN-capable packet (RFC 3168) gets a mark and loses nothing. Another super-packet loses its
 /// last segment; with one segment left it becomes a single packet. Lengths and checksums stay

@@ -59,7 +59,7 @@ impl HeaderTemplate {
         }
     }
 
-    /// Like [`HeaderTemplate::like`], with a check of the header checksum.
+    /// Like [`HeaderTemplate::matches`], with a check of the header checksum.
     #[must_use]
     #[inline(always)]
     pub fn matches_with_checksum(&self, bytes: &[u8]) -> Option<ParsedLen> {

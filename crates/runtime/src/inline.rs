@@ -180,7 +180,7 @@ impl InlineLoop {
     }
 
     /// Attaches offload devices, including later ones. They have to send by the
-    /// [worker](crate::DeviceEgress::Lane).
+    /// [worker](crate::DeviceEgress::Worker).
     #[must_use]
     pub fn with_devices(mut self, device_ports: &DevicePorts) -> Self {
         self.devices = Some(device_ports.add_worker(self.poller.waker()));

@@ -37,7 +37,7 @@ impl TunnelDrops {
         self.add(reason, 1);
     }
 
-    /// Counts several packets; as [`Drops::count`].
+    /// Counts several packets; as [`TunnelDrops::count`].
     #[inline]
     pub fn add(&self, reason: DropReason, packets: u64) {
         bump(&self.0[reason as usize], packets);
@@ -51,7 +51,7 @@ impl TunnelDrops {
 }
 
 impl Count {
-    /// Counts packets with `bytes` bytes in total; as [`Drops::count`].
+    /// Counts packets with `bytes` bytes in total; as [`TunnelDrops::count`].
     #[inline]
     pub fn add(&self, packets: u64, bytes: usize) {
         bump(&self.packets, packets);

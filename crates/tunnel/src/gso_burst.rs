@@ -48,7 +48,7 @@ impl Tunnel {
     /// Each segment gets its own headers, with GRE's sequence and checksum; the outer headers are
     /// common, and all segments of an inner flow have one source port. Bursts beyond a UDP socket's
     /// limit become several, in order, at the end of `out`. Each has a
-    /// [`UdpPath`](uxfrm_packet::UdpPath) and [`Segments::Train`] (or [`Segments::One`]).
+    /// [`UdpPath`](uxfrm_packet::UdpPath) and [`Segments::Burst`] (or [`Segments::One`]).
     ///
     /// # Errors
     /// As [`Tunnel::encapsulate`]; [`DropReason::OutSuper`] for super-packets that cannot be

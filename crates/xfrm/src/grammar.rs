@@ -1,4 +1,4 @@
-//! The grammar of `ip xfrm`: lines into [`Command`]s. No text makes it panic; no error shows a key.
+//! The grammar of `ip xfrm`: lines into [`XfrmCommand`]s. No text makes it panic; no error shows a key.
 //!
 //! Mirrors `ip/ipxfrm.c`, `ip/xfrm_state.c`, `ip/xfrm_policy.c`, `ip/xfrm_monitor.c` and
 //! `lib/utils.c: do_batch` of iproute2, including abbreviations (`ip x s add`). It departs from them

@@ -62,12 +62,12 @@ pub enum ClientDialect {
     Generic,
     /// `NETLINK_ROUTE`: tunnels as links.
     Route,
-    /// `uxfrm dev`: a [`Command`](uxfrm_offload::dev::Command) as JSON in each datagram, and
+    /// `uxfrm dev`: a [`Command`](uxfrm_offload::dev::DevCommand) as JSON in each datagram, and
     /// answers.
     Devices,
-    /// `uxfrm reload`: a [`Request`](crate::reload::Request) as JSON, and answers.
+    /// `uxfrm reload`: a [`Request`](crate::reload::ReloadRequest) as JSON, and answers.
     Reload,
-    /// `uxfrm upgrade`: a [`Request`](crate::upgrade::Request) as JSON, and an answer.
+    /// `uxfrm upgrade`: a [`Request`](crate::upgrade::UpgradeRequest) as JSON, and an answer.
     Upgrade,
 }
 
@@ -82,7 +82,7 @@ pub fn connect(path: Option<&Path>, groups: u32) -> anyhow::Result<OwnedFd> {
     open(path, groups, Dialect::Xfrm, (groups == 0).then_some(ANSWER))
 }
 
-/// The same, on which another protocol is spoken. [`wait_for_ever`] is for who listens to a
+/// The same, on which another protocol is spoken. [`disable_timeout`] is for who listens to a
 /// device's events.
 ///
 /// # Errors

@@ -128,7 +128,7 @@ impl Database {
     /// Tells devices which numbers their states may use, for an owner who reserves them
     /// ([`Sequence::reserve`](crate::Sequence::reserve)): after each reservation, and now and then
     /// so that the owner sees how many are used. Also tells devices of numbers that were received
-    /// before ([`Sa::go_on_from`]).
+    /// before ([`Sa::continue_from`]).
     pub fn push_sequence_limits(&mut self) {
         let states: Vec<_> = self.next.sad.all_offloaded().cloned().collect();
         for sa in &states {

@@ -11,7 +11,7 @@ use crate::{DropReason, Drops, Event, Moment, OffloadedPacket, Snapshot};
 #[derive(Debug, Default)]
 pub struct Output {
     /// For the network: single packets and segment bursts with complete checksums. Whole IP
-    /// packets, or UDP payloads where [`JumpTarget::udp`](uxfrm_packet::JumpTarget::udp) is set.
+    /// packets, or UDP payloads where [`PacketMeta::udp`](uxfrm_packet::PacketMeta::udp) is set.
     pub wire: Batch,
     /// For offload devices, in order.
     pub offloaded: Vec<OffloadedPacket>,

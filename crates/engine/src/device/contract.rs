@@ -63,7 +63,7 @@ pub enum OffloadTask {
         sequence: u64,
     },
     /// Crypto offload of a super-packet: segment it, write headers for each segment, then proceed
-    /// as with [`Task::Encrypt`].
+    /// as with [`OffloadTask::Encrypt`].
     Segment {
         /// Sequence number of the first segment, all 64 bits; others have the next ones.
         sequence: u64,

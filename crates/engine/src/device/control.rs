@@ -17,7 +17,7 @@ pub trait OffloadDevices: Debug + Send {
     /// `xfrm_dev_state_add`, including the device look-up: attaches an SA to the device that it
     /// names. `None`: software does the work, silently, as in Linux with crypto offload where the
     /// device cannot; never with packet offload. The device has a place for the SA then, and
-    /// neither sends nor receives by it before [`Devices::open_state`].
+    /// neither sends nor receives by it before [`OffloadDevices::open_state`].
     ///
     /// # Errors
     /// A [`DeviceRefusal`]; the device then keeps nothing of the SA.
@@ -36,7 +36,7 @@ pub trait OffloadDevices: Debug + Send {
     fn update_state(&mut self, device: DeviceId, handle: Handle, state: &SaConfig);
 
     /// `xdo_dev_state_add` of a larval SA (`XFRM_DEV_OFFLOAD_FLAG_ACQ`), which `xfrm_state_find`
-    /// adds for a policy on `device`. [`Devices::detach_state`] removes it like others.
+    /// adds for a policy on `device`. [`OffloadDevices::detach_state`] removes it like others.
     ///
     /// # Errors
     /// A [`DeviceRefusal`]: then there is no larval SA and no acquire.
@@ -62,9 +62,9 @@ pub trait OffloadDevices: Debug + Send {
     /// `xdo_dev_state_delete`: detaches an SA. An unknown one is no error.
     fn detach_state(&mut self, device: DeviceId, handle: Handle);
 
-    /// Like [`Devices::detach_state`], for an SA that continues elsewhere (`XFRM_MSG_MIGRATE`):
+    /// Like [`OffloadDevices::detach_state`], for an SA that continues elsewhere (`XFRM_MSG_MIGRATE`):
     /// after the return nothing is sent or received by it, not even what was handed over before.
-    /// Its [counters](Devices::counts) are final.
+    /// Its [counters](OffloadDevices::counts) are final.
     fn close_state(&mut self, device: DeviceId, handle: Handle);
 
     /// `xfrm_dev_policy_add`: attaches a policy to the device that it names.

@@ -99,8 +99,8 @@ impl EspEncapsulator {
         })
     }
 
-    /// Writes headers, padding and trailer around the packet at offset [`Measured::before`] of
-    /// `room`, which has [`Measured::total`] bytes. Returns the range to seal: from the SPI to the
+    /// Writes headers, padding and trailer around the packet at offset [`EncapPlan::before`] of
+    /// `room`, which has [`EncapPlan::total`] bytes. Returns the range to seal: from the SPI to the
     /// end of the ICV. `id` is the identification of an outer IPv4 header without DF.
     pub fn wrap(
         &self,

@@ -439,7 +439,7 @@ pub struct DeviceSaCounters {
     /// The highest number received, 0 for none.
     pub received: u64,
     /// The highest authentic number refused for being above the [reserved
-    /// edge](crate::Devices::reserve_received), 0 for none.
+    /// edge](crate::OffloadDevices::reserve_received), 0 for none.
     pub wanted: u64,
     /// When the first packet was carried.
     pub first_used: Option<Moment>,

@@ -15,7 +15,7 @@ const TABLE_GONE: u16 = 10 << 8 | 2;
 /// Largest datagram of the kernel.
 const LONGEST: usize = 64 * 1024;
 
-/// A listening socket; readable when there is something to [take](Watch::take_gone).
+/// A listening socket; readable when there is something to [take](TableWatch::take_gone).
 #[derive(Debug)]
 pub struct TableWatch {
     socket: Socket,

@@ -105,7 +105,7 @@ impl Server {
         Ok(())
     }
 
-    /// When [`Server::tell_counters`] is due: while somebody listens, a tenth of a second after the
+    /// When [`Server::notify_counters`] is due: while somebody listens, a tenth of a second after the
     /// last call, and another tenth for each 100,000 states.
     #[must_use]
     pub fn poll_counters(&self) -> Option<Moment> {

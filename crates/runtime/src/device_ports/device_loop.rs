@@ -35,7 +35,7 @@ pub enum DeviceEgress {
     Worker,
 }
 
-/// A device and its side of the [`Bay`].
+/// A device and its side of the [`DevicePorts`].
 #[derive(Debug)]
 pub struct DeviceLoop {
     shared_ports: DevicePorts,
