@@ -2,9 +2,9 @@
 //! detector of plaintext on it, packet builders, and random numbers that are the same in every run.
 //!
 //! ```
-//! use uxfrm_testkit::{Pair, Wrapping, packets};
+//! use uxfrm_testkit::{IpsecSetup, TestGatewayPair, packets};
 //!
-//! let mut pair = Pair::new(&Wrapping::tunnel4());
+//! let mut pair = TestGatewayPair::new(&IpsecSetup::tunnel4());
 //! let arrived = pair.left_to_right(vec![packets::udp("10.1.0.1:7", "10.2.0.1:9", b"hello")]);
 //! assert!(arrived[0].bytes().ends_with(b"hello"));
 //! ```

@@ -197,7 +197,7 @@ impl Database {
     /// use uxfrm_engine::{Database, Moment, SaConfig, SaTransform, Spi};
     ///
     /// let mut database = Database::new(Backend::Auto, 1);
-    /// database.attend();
+    /// database.track_changes();
     /// let keys = SaTransform::aes_gcm(KeyMaterial::new(&[7; 20]))?;
     /// let (from, to) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
     /// let config = SaConfig::esp_tunnel(from, to, Spi(0x1001), keys);

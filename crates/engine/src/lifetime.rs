@@ -28,15 +28,15 @@ impl Default for SoftHardLimit {
 /// All limits of a state or policy.
 ///
 /// ```
-/// use uxfrm_engine::{Budget, Limits};
+/// use uxfrm_engine::{LifetimeLimits, SoftHardLimit};
 ///
 /// // Rekey after 50 minutes, stop after an hour or 2^30 packets.
-/// let limits = Limits {
-///     added_seconds: Budget { soft: 3000, hard: 3600 },
-///     packets: Budget { soft: Budget::NONE, hard: 1 << 30 },
-///     ..Limits::default()
+/// let limits = LifetimeLimits {
+///     added_seconds: SoftHardLimit { soft: 3000, hard: 3600 },
+///     packets: SoftHardLimit { soft: SoftHardLimit::NONE, hard: 1 << 30 },
+///     ..LifetimeLimits::default()
 /// };
-/// assert_eq!(limits.bytes.hard, Budget::NONE);
+/// assert_eq!(limits.bytes.hard, SoftHardLimit::NONE);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LifetimeLimits {

@@ -19,8 +19,8 @@
 //! down.
 //!
 //! ```
-//! use uxfrm_packet::{Batch, Coalescer, FlowPorts, IpPacket, Notes, PacketBuf, Pool};
-//! use uxfrm_packet::{SegmentPlan, Segments};
+//! use uxfrm_packet::{Batch, Coalescer, FlowPorts, IpPacket, PacketBuf, Pool};
+//! use uxfrm_packet::{SegmentPlan, Segments, SliceMeta};
 //! use uxfrm_packet::{Protocol, ipv4::Ipv4Header, udp::UdpHeader};
 //! use zerocopy::IntoBytes;
 //!
@@ -45,7 +45,7 @@
 //!     let mut wire = [0; 32];
 //!     let len = plan.write(k, buf.bytes(), &mut wire).expect("k is below count, 32 bytes fit");
 //!     // ... and joined again on the other side.
-//!     coalescer.offer_slice(&wire[..len], Notes::default(), &mut pool, &mut out);
+//!     coalescer.offer_slice(&wire[..len], SliceMeta::default(), &mut pool, &mut out);
 //! }
 //! coalescer.flush(&mut out);
 //! assert_eq!(out.as_slice()[0].bytes()[28..], *b"aaaabbbbcc");

@@ -33,9 +33,9 @@ use crate::sync::{AtomicU64, Ordering};
 /// The numbers already received on one SA.
 ///
 /// ```
-/// use uxfrm_engine::{DropReason, ReplayWindow, sa::replay::Numbers};
+/// use uxfrm_engine::{DropReason, ReplayWindow, sa::replay::SeqWidth};
 ///
-/// let window = ReplayWindow::new(64, Numbers::Short, 0);
+/// let window = ReplayWindow::new(64, SeqWidth::Bits32, 0);
 /// let candidate = window.check(7)?; // before the packet is authenticated
 /// window.accept(candidate)?; // after it
 /// assert_eq!(window.check(7), Err(DropReason::InReplay));
