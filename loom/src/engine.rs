@@ -18,7 +18,7 @@ pub(crate) mod sequence;
 #[derive(Debug)]
 pub(crate) struct Sa;
 
-use replay::{Numbers, ReplayWindow};
+use replay::{ReplayWindow, SeqWidth};
 use replay_store::{ReplayKeeper, ReplayStore};
 
 /// A window whose numbers are kept, by someone who is woken in vain: the edge is moved by the model.
@@ -33,5 +33,5 @@ pub(crate) fn kept_window(window: u32) -> ReplayWindow {
         fn wake(&self) {}
     }
     let keeper = ReplayKeeper::new(std::sync::Arc::new(Deaf));
-    ReplayWindow::new(window, Numbers::Short, 0).kept(&keeper, None)
+    ReplayWindow::new(window, SeqWidth::Bits32, 0).kept(&keeper, None)
 }

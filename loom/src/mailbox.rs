@@ -4,7 +4,9 @@ use loom::sync::Arc;
 use loom::thread;
 
 use crate::Model;
-use crate::control::mailbox::{MailboxServer, Found, ServerPoll, Left, Mailbox, Page, ROOM, WORDS};
+use crate::control::mailbox::{
+    ClientPoll, CloseOutcome, Mailbox, MailboxServer, Page, ROOM, ServerPoll, WORDS,
+};
 use crate::sync::AtomicU64;
 
 pub(crate) const MODELS: &[Model] = &[
@@ -49,15 +51,15 @@ fn gateway(page: &Page, leaving: Leaving) -> End {
         assert!(desk.answer(page, ANSWER));
     }
     match desk.close(page, &mut room) {
-        Left::Request(length) => {
+        CloseOutcome::Request(length) => {
             assert_eq!(&room[..length], REQUEST);
             End::Socket
         }
-        Left::Answer(length) => {
+        CloseOutcome::Answer(length) => {
             assert_eq!(&room[..length], ANSWER);
             End::Socket
         }
-        Left::Nothing => End::Nothing,
+        CloseOutcome::Nothing => End::Nothing,
     }
 }
 
@@ -68,13 +70,13 @@ fn client(page: &Page) -> End {
     }
     loop {
         match mailbox.collect() {
-            Found::Answer => {
+            ClientPoll::Answer => {
                 let length = mailbox.read_answer(&mut room);
                 assert_eq!(&room[..length], ANSWER);
                 return End::Page;
             }
-            Found::Closed => return End::Socket,
-            Found::Nothing => thread::yield_now(),
+            ClientPoll::Closed => return End::Socket,
+            ClientPoll::Nothing => thread::yield_now(),
         }
     }
 }
@@ -105,13 +107,13 @@ fn asleep() {
         taken.is_some()
     });
     let found = mailbox.collect();
-    if found == Found::Answer {
+    if found == ClientPoll::Answer {
         let length = mailbox.read_answer(&mut room);
         assert_eq!(&room[..length], ANSWER);
     }
     let was_taken = gateway.join().unwrap();
-    let found = if found == Found::Nothing { mailbox.collect() } else { found };
-    assert_eq!(found == Found::Answer, !was_taken, "{found:?}");
+    let found = if found == ClientPoll::Nothing { mailbox.collect() } else { found };
+    assert_eq!(found == ClientPoll::Answer, !was_taken, "{found:?}");
 }
 
 /// The client has something that goes by the socket; a request of before is not lost.
@@ -120,9 +122,9 @@ fn aside() {
     let other = Arc::clone(&page);
     let gateway = thread::spawn(move || gateway(&other, Leaving::Early));
     let mailbox = Mailbox::new(&page);
-    mailbox.step_aside();
+    mailbox.redirect_to_socket();
     let asked = mailbox.ask(REQUEST);
     let left = gateway.join().unwrap();
-    let collected = asked && mailbox.collect() == Found::Answer;
+    let collected = asked && mailbox.collect() == ClientPoll::Answer;
     assert_eq!(asked && !collected, left == End::Socket);
 }

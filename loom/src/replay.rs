@@ -5,7 +5,7 @@ use loom::thread;
 
 use crate::Model;
 use crate::engine::kept_window;
-use crate::engine::replay::{FIRST_RESERVED, Numbers, ReplayWindow};
+use crate::engine::replay::{FIRST_RESERVED, ReplayWindow, SeqWidth};
 
 pub(crate) const MODELS: &[Model] = &[
     ("replay: a number that two workers have", || twice([5, 5], [5, 6])),
@@ -30,7 +30,7 @@ fn assert_unique(mut numbers: Vec<u64>) {
 }
 
 fn twice(left: [u32; 2], right: [u32; 2]) {
-    let window = Arc::new(ReplayWindow::new(32, Numbers::Short, 0));
+    let window = Arc::new(ReplayWindow::new(32, SeqWidth::Bits32, 0));
     let other = Arc::clone(&window);
     let worker = thread::spawn(move || {
         left.into_iter().filter_map(|n| accept(&other, n)).collect::<Vec<_>>()
@@ -43,7 +43,7 @@ fn twice(left: [u32; 2], right: [u32; 2]) {
 }
 
 fn neighbours() {
-    let window = Arc::new(ReplayWindow::new(32, Numbers::Short, 0));
+    let window = Arc::new(ReplayWindow::new(32, SeqWidth::Bits32, 0));
     let other = Arc::clone(&window);
     let worker = thread::spawn(move || {
         let run = [3, 4, 5].map(|number| other.check(number));
@@ -58,23 +58,23 @@ fn neighbours() {
 
 /// As when a state gives way to another one with its key: the new window knows all that the old one accepted.
 fn ended() {
-    let old = Arc::new(ReplayWindow::new(32, Numbers::Short, 0));
+    let old = Arc::new(ReplayWindow::new(32, SeqWidth::Bits32, 0));
     let other = Arc::clone(&old);
     let worker = thread::spawn(move || {
         [5, 69].into_iter().filter_map(|n| accept(&other, n)).collect::<Vec<_>>()
     });
     let (highest, received) = old.end();
-    let new = ReplayWindow::new(32, Numbers::Short, 0);
-    new.learn(highest, received);
+    let new = ReplayWindow::new(32, SeqWidth::Bits32, 0);
+    new.mark_received(highest, received);
     let mut accepted: Vec<_> = [5, 69].into_iter().filter_map(|n| accept(&new, n)).collect();
     accepted.extend(worker.join().unwrap());
     assert_unique(accepted);
 }
 
 fn learned() {
-    let window = Arc::new(ReplayWindow::new(32, Numbers::Short, 0));
+    let window = Arc::new(ReplayWindow::new(32, SeqWidth::Bits32, 0));
     let other = Arc::clone(&window);
-    let device = thread::spawn(move || other.learn(70, [69, 70]));
+    let device = thread::spawn(move || other.mark_received(70, [69, 70]));
     let accepted: Vec<_> = [69, 69].into_iter().filter_map(|n| accept(&window, n)).collect();
     device.join().unwrap();
     assert_unique(accepted);
