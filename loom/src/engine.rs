@@ -21,7 +21,8 @@ pub(crate) struct Sa;
 use replay::{ReplayWindow, SeqWidth};
 use replay_store::{ReplayKeeper, ReplayStore};
 
-/// A window whose numbers are kept, by someone who is woken in vain: the edge is moved by the model.
+/// A window whose numbers are kept, by someone who is woken in vain: the edge is moved by the
+/// model.
 pub(crate) fn kept_window(window: u32) -> ReplayWindow {
     #[derive(Debug)]
     struct Deaf;

@@ -1,4 +1,5 @@
-//! The page that a client and the gateway share: what one wrote the other reads, and nothing is answered twice or not at all.
+//! The page that a client and the gateway share: what one wrote the other reads, and nothing is
+//! answered twice or not at all.
 
 use loom::sync::Arc;
 use loom::thread;

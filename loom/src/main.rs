@@ -1,5 +1,5 @@
-//! What threads share without locks, in all orders that a bounded number of preemptions can bring about, and with all values that the
-//! memory model lets a load see. `make loom`; see `README.md`.
+//! What threads share without locks, in all orders that a bounded number of preemptions can bring
+//! about, and with all values that the memory model lets a load see. `make loom`; see `README.md`.
 
 mod control;
 mod engine;

@@ -1,4 +1,5 @@
-//! The inbound window that workers share: no number accepted twice, nor above the reserved edge, and what is handed on knows them all.
+//! The inbound window that workers share: no number accepted twice, nor above the reserved edge,
+//! and what is handed on knows them all.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -56,7 +57,8 @@ fn neighbours() {
     assert_unique(accepted);
 }
 
-/// As when a state gives way to another one with its key: the new window knows all that the old one accepted.
+/// As when a state gives way to another one with its key: the new window knows all that the old one
+/// accepted.
 fn ended() {
     let old = Arc::new(ReplayWindow::new(32, SeqWidth::Bits32, 0));
     let other = Arc::clone(&old);

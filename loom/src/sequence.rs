@@ -1,4 +1,5 @@
-//! Outbound numbers: none twice, none before its IV's prefix, none above what a closed counter tells.
+//! Outbound numbers: none twice, none before its IV's prefix, none above what a closed counter
+//! tells.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};

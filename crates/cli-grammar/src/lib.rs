@@ -1,8 +1,8 @@
 //! Shared code of the grammars of `uxfrm xfrm`, `fou`, `link` and `dev`.
 //!
-//! A grammar is a table of [`WordAndValue`]s and code that reads them. Help, completion and manual are
-//! made from the table, so they cannot disagree; a test in each grammar checks the table against
-//! the code.
+//! A grammar is a table of [`WordAndValue`]s and code that reads them. Help, completion and manual
+//! are made from the table, so they cannot disagree; a test in each grammar checks the table
+//! against the code.
 //!
 //! | module | owns |
 //! | --- | --- |

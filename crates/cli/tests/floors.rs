@@ -1,6 +1,8 @@
-//! The floor check: inside a crate a top module uses only modules of lower floors, its own children, and nothing beside it.
+//! The floor check: inside a crate a top module uses only modules of lower floors, its own
+//! children, and nothing beside it.
 //!
-//! `layers.rs` holds crates to their arrows; this holds modules. ARCHITECTURE.md draws the same floors.
+//! `layers.rs` holds crates to their arrows; this holds modules. ARCHITECTURE.md draws the same
+//! floors.
 #![expect(clippy::wildcard_enum_match_arm, reason = "the enum is of syn, which adds to it")]
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,5 @@
-//! The glossary check: one word has one meaning. Names that docs/glossary.tsv replaced are in no crate, and a public type's
-//! name is one crate's alone.
+//! The glossary check: one word has one meaning. Names that docs/glossary.tsv replaced are in no
+//! crate, and a public type's name is one crate's alone.
 #![expect(clippy::wildcard_enum_match_arm, reason = "the enum is of syn, which adds to it")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,6 +56,26 @@ fn the_check_sees_types_and_modules_but_not_those_of_tests() {
     );
 }
 
+#[test]
+fn comment_lines_fit_100_columns() {
+    let mut wide = Vec::new();
+    for folder in ["crates", "bench", "testkit", "loom", "fuzz"] {
+        for file in rust_files(&root().join(folder)) {
+            let source = fs::read_to_string(&file).expect("a source file");
+            for (number, line) in source.lines().enumerate() {
+                let text = line.trim_start();
+                // A row of a table cannot be wrapped.
+                let is_prose =
+                    text.starts_with("//") && !text.contains("! |") && !text.contains("/ |");
+                if is_prose && line.chars().count() > 100 {
+                    wide.push(format!("{}:{}", file.display(), number + 1));
+                }
+            }
+        }
+    }
+    assert!(wide.is_empty(), "comments over 100 columns:\n  {}", wide.join("\n  "));
+}
+
 struct Named {
     kind: &'static str,
     name: String,
@@ -63,7 +83,8 @@ struct Named {
     file: PathBuf,
 }
 
-/// By kind and old name: the new one. A line of the list is `kind`, `old`, `new`, separated by tabs.
+/// By kind and old name: the new one. A line of the list is `kind`, `old`, `new`, separated by
+/// tabs.
 fn replaced_names() -> BTreeMap<(&'static str, String), String> {
     let list = fs::read_to_string(root().join("docs/glossary.tsv")).expect("docs/glossary.tsv");
     let mut names = BTreeMap::new();
@@ -130,17 +151,26 @@ fn is_test(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// Sources of libraries and binaries: no tests, examples or generated code.
+/// Sources of libraries and binaries: no tests and examples.
 fn source_files(folder: &Path) -> Vec<PathBuf> {
+    let is_other = |part: std::path::Component<'_>| {
+        let name = Path::new(&part).file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        ["tests", "examples"].contains(&name.as_str())
+    };
+    let mut files = rust_files(folder);
+    files.retain(|file| {
+        let inside = file.strip_prefix(folder).expect("below the folder");
+        !inside.components().any(is_other)
+    });
+    files
+}
+
+fn rust_files(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).expect("a folder of sources") {
         let path = entry.expect("a folder of sources").path();
-        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        if ["tests", "examples", "target"].contains(&name.as_str()) {
-            continue;
-        }
-        if path.is_dir() {
-            files.extend(source_files(&path));
+        if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
+            files.extend(rust_files(&path));
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             files.push(path);
         }

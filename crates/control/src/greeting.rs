@@ -10,7 +10,8 @@
 //! | 20–23 | options | netlink socket options, bit N for option N; bit 31 allows chained requests |
 //! | 24–27 | value | see below |
 //!
-//! The value is: from a client its [`Dialect`]; in [`GreetingKind::Welcome`] the gateway's socket mark; in
+//! The value is: from a client its [`Dialect`]; in [`GreetingKind::Welcome`] the gateway's socket
+//! mark; in
 //! [`GreetingKind::Refused`] the errno; where a page is shared, from both ends its
 //! [layout](crate::mailbox::LAYOUT); otherwise zero. `NETLINK_EXT_ACK` is option 11, and bit 31 is
 //! `uxfrm_netlink::Options::CHAINS`.
@@ -54,8 +55,8 @@ pub enum GreetingKind {
     Refused = 4,
     /// From the gateway to a client that did not read in time: messages were lost (`ENOBUFS`).
     Overrun = 5,
-    /// From a client with frequent requests: share a page. Answered by [`GreetingKind::Welcome`] with the
-    /// descriptor of a [`Page`](crate::mailbox::Page), or by [`GreetingKind::Refused`].
+    /// From a client with frequent requests: share a page. Answered by [`GreetingKind::Welcome`]
+    /// with the descriptor of a [`Page`](crate::mailbox::Page), or by [`GreetingKind::Refused`].
     Share = 6,
 }
 

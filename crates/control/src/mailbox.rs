@@ -17,8 +17,8 @@
 //! socket: the gateway takes the answer back and sends it there. Each step is a compare-and-swap,
 //! so exactly one end owns a request or an answer: outside `asked` one thread of the client owns
 //! the request's words; in `asked` the gateway owns the answer's, and remembers itself what it has
-//! read ([`MailboxServer`]). Either end may be hostile: every length is checked, and words are read once
-//! into copies. Requests with keys do not belong here.
+//! read ([`MailboxServer`]). Either end may be hostile: every length is checked, and words are read
+//! once into copies. Requests with keys do not belong here.
 //!
 //! Each cache line that moves between processors costs time. So there are no intermediate steps,
 //! and a short answer, which most are, shares a line with the state word.

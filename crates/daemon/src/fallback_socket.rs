@@ -1,5 +1,5 @@
-//! Socket files used when another user owns uxfrm's abstract names ([`uxfrm_control::fallback_socket`]):
-//! made by gateways, found by clients.
+//! Socket files used when another user owns uxfrm's abstract names
+//! ([`uxfrm_control::fallback_socket`]): made by gateways, found by clients.
 
 use std::{
     ffi::OsStr,

@@ -39,7 +39,8 @@ pub enum ReloadRequest {
     Release,
 }
 
-/// What it is answered, as JSON, one after the other up to [`ReloadAnswer::Done`] or [`ReloadAnswer::Failed`].
+/// What it is answered, as JSON, one after the other up to [`ReloadAnswer::Done`] or
+/// [`ReloadAnswer::Failed`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReloadAnswer {

@@ -266,7 +266,8 @@ impl Database {
     }
 
     /// Policies that were inserted or removed one by one, once no more are, to be planned anew by a
-    /// caller with time: until [`Database::install_rebuilt`] nothing waits for them. Each is returned once.
+    /// caller with time: until [`Database::install_rebuilt`] nothing waits for them. Each is
+    /// returned once.
     #[must_use]
     pub fn take_rebuild(&mut self) -> Option<Rebuild> {
         self.rebuild_state.take().then(|| self.next.spd.start_rebuild())

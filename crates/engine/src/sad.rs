@@ -127,8 +127,8 @@ impl Sad {
         self.wild.youngest(&any, |sa| sa.config().mark.fits(mark))
     }
 
-    /// Whether there are so many SAs that look-ups miss the CPU cache: then [`Sad::lookup_inbound_batch`]
-    /// and [`Sad::prefetch_outbound`] pay.
+    /// Whether there are so many SAs that look-ups miss the CPU cache: then
+    /// [`Sad::lookup_inbound_batch`] and [`Sad::prefetch_outbound`] pay.
     #[must_use]
     #[inline]
     pub const fn exceeds_cpu_cache(&self) -> bool {

@@ -14,7 +14,7 @@
 //!
 //! | name | owner |
 //! | --- | --- |
-//! | `uxfrm/udp/4500` | the gateway, or a file in its place (`crates/control/src/stand_in.rs`) |
+//! | `uxfrm/udp/4500` | the gateway, or a file in its place (`crates/control/src/fallback_socket.rs`) |
 //! | `uxfrm/udp/4500/c0000201` | a daemon at 192.0.2.1; 32 digits for IPv6; zeros: any address |
 //!
 //! A `SO_REUSEPORT` group with the daemon's socket, and a filter that tells IKE from ESP, would not

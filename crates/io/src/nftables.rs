@@ -3,10 +3,10 @@
 //!
 //! Only what the guard needs: one `inet` table with named counters, chains at the hooks
 //! *prerouting*, *input*, *forward* and *postrouting*, rules that compare [`Condition`]s, and sets
-//! that rules look fields ([`SetKeyField`]) up in. Each change is one transaction: packets see all of
-//! it or nothing. On Linux 6.9 and later the table is owned: nobody else may change it meanwhile,
-//! `nft flush ruleset` leaves it alone, and it stays after our end. For set-up and tear-down, not
-//! for the data path: it allocates.
+//! that rules look fields ([`SetKeyField`]) up in. Each change is one transaction: packets see all
+//! of it or nothing. On Linux 6.9 and later the table is owned: nobody else may change it
+//! meanwhile, `nft flush ruleset` leaves it alone, and it stays after our end. For set-up and
+//! tear-down, not for the data path: it allocates.
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod bytes;

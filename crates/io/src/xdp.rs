@@ -9,8 +9,9 @@
 //! Traffic between gateways is nearly all ESP: single sealed frames without pending checksums. That
 //! suits a ring in both directions, as it carries no metadata about checksums and super-packets.
 //! Plain packets may need it, so they leave by the packet socket, and for those received by a ring
-//! the checksum itself shows whether it was [left open](checksum::verify_if_cheap). The packet socket
-//! receives all that the [program](Program) does not take, so nothing depends on its completeness.
+//! the checksum itself shows whether it was [left open](checksum::verify_if_cheap). The packet
+//! socket receives all that the [program](Program) does not take, so nothing depends on its
+//! completeness.
 //!
 //! A socket belongs to one queue of the device. Queues without one are served by the packet
 //! sockets. Sources: `Documentation/networking/af_xdp.rst`, `net/xdp/xsk.c`.

@@ -1,9 +1,9 @@
 //! Netlink's wire format: message headers and attributes, read and written without I/O.
 //!
 //! One reader and one writer serve `NETLINK_XFRM`, generic netlink (`fou`, `netdev`), `nf_tables`
-//! and the tunnels' `RTM_NEWLINK`. Reading is total: any bytes are read without a panic, and ends at
-//! the first message or attribute that is cut short, as in the kernel. What a value means is left to
-//! its protocol.
+//! and the tunnels' `RTM_NEWLINK`. Reading is total: any bytes are read without a panic, and ends
+//! at the first message or attribute that is cut short, as in the kernel. What a value means is
+//! left to its protocol.
 //!
 //! Sources: `include/uapi/linux/netlink.h`, `include/uapi/linux/genetlink.h`,
 //! `net/netlink/af_netlink.c`, `lib/nlattr.c`.

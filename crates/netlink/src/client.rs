@@ -1,8 +1,8 @@
 //! The client's half of the codec: requests built, answers taken apart.
 //!
-//! A [`NetlinkRequest`] has the layout of iproute2's `addattr_l`, so the same request is the same bytes.
-//! An answer is read as by `lib/libnetlink.c: parse_rtattr`: too short attributes are missing, the
-//! first of a type counts, nothing is refused.
+//! A [`NetlinkRequest`] has the layout of iproute2's `addattr_l`, so the same request is the same
+//! bytes. An answer is read as by `lib/libnetlink.c: parse_rtattr`: too short attributes are
+//! missing, the first of a type counts, nothing is refused.
 
 mod reply;
 mod request;

@@ -4,8 +4,9 @@
 //! Covers `struct genlmsghdr` and attributes, total on any bytes. Lengths are checked as by the
 //! kernel's policy (`net/ipv4/fou_nl.c: fou_nl_policy`), values by the table of ports.
 //!
-//! Two attributes are uxfrm's own: a get request with [`STATISTICS`] is answered with [`NamedCounters`]; a
-//! port with [`CHECKSUM6`] refuses IPv6 datagrams without checksum, as every kernel port does.
+//! Two attributes are uxfrm's own: a get request with [`STATISTICS`] is answered with
+//! [`NamedCounters`]; a port with [`CHECKSUM6`] refuses IPv6 datagrams without checksum, as every
+//! kernel port does.
 //!
 //! The family's number is above the kernel's highest (`GENL_MAX_ID`, 1023), so that one socket can
 //! speak to kernel families too; `uxfrm exec` tells them apart by it.

@@ -4,8 +4,9 @@
 //! words ─ grammar ─▶ Command ── control socket ──▶ device thread ──▶ Answer … ─ text or JSON ─▶
 //! ```
 //!
-//! A [`DevCommand`] is one datagram of JSON, each [`DevAnswer`] another; the last one is [`DevAnswer::Done`]
-//! or [`DevAnswer::Refused`]. The JSON is documented at these types: `uxfrm -j dev show` prints
+//! A [`DevCommand`] is one datagram of JSON, each [`DevAnswer`] another; the last one is
+//! [`DevAnswer::Done`] or [`DevAnswer::Refused`]. The JSON is documented at these types: `uxfrm -j
+//! dev show` prints
 //! [`DeviceReport`]s, `events` prints [`EventReport`]s.
 
 mod grammar;

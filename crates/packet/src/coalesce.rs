@@ -2,7 +2,8 @@
 //!
 //! The [`Coalescer`] is the inverse of [`SegmentPlan`](crate::SegmentPlan): segmenting its output
 //! gives the same packets back, byte for byte, in the same order within each flow. One exception:
-//! the id of IPv4 packets with DF, which means nothing (RFC 6864 §4.1). Packets are joined when they
+//! the id of IPv4 packets with DF, which means nothing (RFC 6864 §4.1). Packets are joined when
+//! they
 //! - are whole IPv4 packets without options or IPv6 packets without extension headers, with valid
 //!   checksums;
 //! - are TCP with data and no flags but ACK, PSH, ECE and, on the first, CWR; or UDP datagrams with

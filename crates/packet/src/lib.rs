@@ -8,8 +8,8 @@
 //!
 //! **Views.** One module per format: [`ethernet`] (with VLAN tags), [`ipv4`], [`ipv6`] (with
 //! extension headers), [`udp`], [`tcp`], [`icmp`], [`icmpv6`], [`esp`], [`gre`]. Each has its
-//! header as a `zerocopy` struct, to be read and written in place, and a `parse` function. Parsers are
-//! total: any bytes give a view or a [`ParseError`], never a panic.
+//! header as a `zerocopy` struct, to be read and written in place, and a `parse` function. Parsers
+//! are total: any bytes give a view or a [`ParseError`], never a panic.
 //!
 //! **The data path's view.** [`IpPacket::parse`] finds in one pass what the engine needs of a
 //! packet and borrows nothing; [`FlowPorts::of`] adds what XFRM's selectors compare with ports.
@@ -54,8 +54,8 @@
 //! ```
 //!
 //! No clock, descriptor or thread here; `unsafe` four times: to call the AVX forms of the checksum,
-//! of [`ByteRows::find_first_batch`] and [`FieldRows::find_first_batch`], and of [`match_lanes`], and
-//! to prefetch.
+//! of [`ByteRows::find_first_batch`] and [`FieldRows::find_first_batch`], and of [`match_lanes`],
+//! and to prefetch.
 
 #![deny(unsafe_code)]
 

@@ -1,14 +1,15 @@
 //! Workers: threads that carry batches between ports and the engine.
 //!
-//! - [`WorkerLoop`] is one worker loop: a host port, its [`WirePorts`], an engine, and a run-to-completion
-//!   loop on one core that polls, receives, processes and transmits.
-//! - [`WirePorts`] is the network side: one port for whole IPv4 packets, one for IPv6, one per UDP port
-//!   and family. With an [`AfXdpEsp`] ESP passes by AF_XDP, past the kernel's network stack.
+//! - [`WorkerLoop`] is one worker loop: a host port, its [`WirePorts`], an engine, and a
+//!   run-to-completion loop on one core that polls, receives, processes and transmits.
+//! - [`WirePorts`] is the network side: one port for whole IPv4 packets, one for IPv6, one per UDP
+//!   port and family. With an [`AfXdpEsp`] ESP passes by AF_XDP, past the kernel's network stack.
 //! - [`TunnelLoop`] is the loop of all tunnels: their TUNs and shared sockets, without an engine.
 //!   [`TunnelControl`] adds and removes them while it runs.
 //! - [`InlineLoop`] is a worker loop between two network devices, past the host's stack. It and
 //!   [`AfXdpEsp`] request [next hops](NextHopUpdate) from a resolver.
-//! - [`DeviceLoop`] is the loop of one offload device; a [`DevicePorts`] connects worker loops and devices.
+//! - [`DeviceLoop`] is the loop of one offload device; a [`DevicePorts`] connects worker loops and
+//!   devices.
 //! - [`WorkerThread`] is a loop on its thread, to be stopped and joined.
 //!
 //! Workers share only the published snapshot of the databases and the atomics inside SAs.

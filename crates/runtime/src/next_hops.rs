@@ -43,8 +43,8 @@ pub struct NextHop {
 /// Requests of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextHopRequest {
-    /// Requests the route to a destination: answered by [`NextHopUpdate::Route`], and by [`NextHopUpdate::Neighbour`]
-    /// for its next hop.
+    /// Requests the route to a destination: answered by [`NextHopUpdate::Route`], and by
+    /// [`NextHopUpdate::Neighbour`] for its next hop.
     Route(IpAddr),
     /// Reports the use of a neighbour whose address is not confirmed: answered by
     /// [`NextHopUpdate::Neighbour`].

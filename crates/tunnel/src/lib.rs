@@ -4,15 +4,15 @@
 //! **Out.** [`Tunnel::encapsulate`] writes GRE and GUE headers and computes the [`Outer`] ones,
 //! which [`Outer::push`] writes, or [`Outer::datagram`] leaves to a UDP socket. [`direct::wrap`]
 //! inserts UDP into any IP packet, such as ESP. **In.** [`Tunnels::receive`] strips UDP, by receive
-//! port ([`DecapPorts`]), and tunnel headers. Protocols without tunnels (ESP in FOU) leave as whole IP
-//! packets without UDP. **Errors.** A dropped packet has a [`DropReason`]; [`EncapRefused::tell`] is the
-//! ICMP error for its sender, if any. [`Tunnels::translate`] maps ICMP errors of the network back
-//! to the inner sender. **GSO.** [`Tunnel::encapsulate_super`] turns a super-packet into
-//! `UDP_SEGMENT` calls, [`Tunnels::receive_burst`] is the reverse.
+//! port ([`DecapPorts`]), and tunnel headers. Protocols without tunnels (ESP in FOU) leave as whole
+//! IP packets without UDP. **Errors.** A dropped packet has a [`DropReason`];
+//! [`EncapRefused::tell`] is the ICMP error for its sender, if any. [`Tunnels::translate`] maps
+//! ICMP errors of the network back to the inner sender. **GSO.** [`Tunnel::encapsulate_super`]
+//! turns a super-packet into `UDP_SEGMENT` calls, [`Tunnels::receive_burst`] is the reverse.
 //!
 //! The model is the kernel's, by its names: `ip link add … type ipip|sit|gre|ip6tnl|ip6gre … encap
-//! fou|gue` is a [`TunnelConfig`], `ip fou add` a [`PortRequest`]. Sending and receiving are independent:
-//! a tunnel may use FOU in one direction only.
+//! fou|gue` is a [`TunnelConfig`], `ip fou add` a [`PortRequest`]. Sending and receiving are
+//! independent: a tunnel may use FOU in one direction only.
 //!
 //! This crate has no clock, descriptor, thread or random source.
 #![forbid(unsafe_code)]

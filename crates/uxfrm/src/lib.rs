@@ -91,14 +91,16 @@
 //! 2^32 per earlier start. With the *same seed* after a restart it repeats for certain, which gives
 //! away AES-GCM's authentication key.
 //!
-//! - **Sent numbers.** [`Database::track_changes`] before the first change: from then on a new state sends
-//!   nothing until you write a ceiling down, durably, and then call [`Sequence::reserve`] with it;
+//! - **Sent numbers.** [`Database::track_changes`] before the first change: from then on a new
+//!   state sends nothing until you write a ceiling down, durably, and then call
+//!   [`Sequence::reserve`] with it;
 //!   [`Database::publish`] shows the state to workers. Repeat before the ceiling is reached, else
 //!   packets drop as [`DropReason::OutSequenceReserve`]. After a restart, [`Sequence::skip_to`] the
 //!   stored ceiling first.
 //! - **Received numbers.** Implement [`ReplayStore`] and pass it in a [`ReplayKeeper`] to
-//!   [`Database::track_changes_with`]: a state accepts nothing above an edge. Write the first one down
-//!   before you publish ([`Sa::reserved_to_receive`]), and each later one before you pass it to
+//!   [`Database::track_changes_with`]: a state accepts nothing above an edge. Write the first one
+//!   down before you publish ([`Sa::reserved_to_receive`]), and each later one before you pass it
+//!   to
 //!   [`ReplayWindow::reserve`]. After a restart, [`Sa::restart_at`] the stored edge. With a store,
 //!   you also draw [`IvPrefix`]es for numbers above 2^32 ([`Sa::set_iv_prefix`]).
 //!

@@ -1,10 +1,12 @@
-//! The grammar of `ip xfrm`: lines into [`XfrmCommand`]s. No text makes it panic; no error shows a key.
+//! The grammar of `ip xfrm`: lines into [`XfrmCommand`]s. No text makes it panic; no error shows a
+//! key.
 //!
 //! Mirrors `ip/ipxfrm.c`, `ip/xfrm_state.c`, `ip/xfrm_policy.c`, `ip/xfrm_monitor.c` and
-//! `lib/utils.c: do_batch` of iproute2, including abbreviations (`ip x s add`). It departs from them
-//! where a *copied* script would silently mean something else:
+//! `lib/utils.c: do_batch` of iproute2, including abbreviations (`ip x s add`). It departs from
+//! them where a *copied* script would silently mean something else:
 //! - blanks may follow a continuation's backslash;
-//! - `#` begins a comment only at the start of a word, is text inside quotes, and an error elsewhere;
+//! - `#` begins a comment only at the start of a word, is text inside quotes, and an error
+//!   elsewhere;
 //! - an unexpanded `$NAME` is an error, not an ASCII key of five bytes;
 //! - `any` next to an address of known family takes that family;
 //! - `offload … dir` is the device's and does not set the state's `dir` (as up to iproute2 6.9).

@@ -3,8 +3,8 @@
 //! line for each thing that is wrong with the store of sequence numbers.
 //!
 //! Its name is abstract, so each network namespace has its own, it needs no directory and is gone
-//! with the process. Where a stranger has it, a file [stands in](uxfrm_control::fallback_socket). Only
-//! root and the user that runs the gateway are answered (`SO_PEERCRED`).
+//! with the process. Where a stranger has it, a file [stands in](uxfrm_control::fallback_socket).
+//! Only root and the user that runs the gateway are answered (`SO_PEERCRED`).
 
 use std::{
     fmt::Write as _,

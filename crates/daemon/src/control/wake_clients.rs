@@ -1,6 +1,6 @@
 //! Wakes clients of an earlier gateway, which wait at names of their own
-//! (`crates/redirect/src/quiet.rs`). Otherwise a key manager would learn only at its next request
-//! that its states are gone.
+//! (`crates/redirect/src/wakeup_socket.rs`). Otherwise a key manager would learn only at its next
+//! request that its states are gone.
 
 use std::{fs, io, os::fd::AsRawFd as _};
 

@@ -62,9 +62,9 @@ pub trait OffloadDevices: Debug + Send {
     /// `xdo_dev_state_delete`: detaches an SA. An unknown one is no error.
     fn detach_state(&mut self, device: DeviceId, handle: Handle);
 
-    /// Like [`OffloadDevices::detach_state`], for an SA that continues elsewhere (`XFRM_MSG_MIGRATE`):
-    /// after the return nothing is sent or received by it, not even what was handed over before.
-    /// Its [counters](OffloadDevices::counts) are final.
+    /// Like [`OffloadDevices::detach_state`], for an SA that continues elsewhere
+    /// (`XFRM_MSG_MIGRATE`): after the return nothing is sent or received by it, not even what was
+    /// handed over before. Its [counters](OffloadDevices::counts) are final.
     fn close_state(&mut self, device: DeviceId, handle: Handle);
 
     /// `xfrm_dev_policy_add`: attaches a policy to the device that it names.

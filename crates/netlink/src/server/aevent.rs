@@ -105,8 +105,8 @@ impl Server {
         Ok(())
     }
 
-    /// When [`Server::notify_counters`] is due: while somebody listens, a tenth of a second after the
-    /// last call, and another tenth for each 100,000 states.
+    /// When [`Server::notify_counters`] is due: while somebody listens, a tenth of a second after
+    /// the last call, and another tenth for each 100,000 states.
     #[must_use]
     pub fn poll_counters(&self) -> Option<Moment> {
         let listening = self.clients.are_listening(Groups::AEVENTS);

@@ -1,4 +1,5 @@
-//! Whatever policies come and go, and whichever of that a cache sees at once: what it says is what the policies say, each policy itself.
+//! Whatever policies come and go, and whichever of that a cache sees at once: what it says is what
+//! the policies say, each policy itself.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -147,7 +147,8 @@ proptest! {
         }
     }
 
-    /// Of whatever families and interfaces, and also beside one between two families, which no policy is for.
+    /// Of whatever families and interfaces, and also beside one between two families, which no
+    /// policy is for.
     #[test]
     fn spd_batch_lookup_agrees_with_single(
         policies in prop::collection::vec(any_policy(), 0..60),
@@ -220,7 +221,8 @@ fn spd_order_is_priority_then_age() {
     assert_eq!(winner(&database), Some(sub), "sub policies come before main ones");
 }
 
-/// As `net/xfrm/xfrm_policy.c: xfrm_policy_insert_list` has it; the machine's kernel is asked in `netlink`'s `tests/protocol/judge.rs`.
+/// As `net/xfrm/xfrm_policy.c: xfrm_policy_insert_list` has it; the machine's kernel is asked in
+/// `netlink`'s `tests/protocol/judge.rs`.
 #[test]
 fn spd_updated_policy_keeps_index_and_precedence() {
     let mut database = Database::new(Backend::Portable, 1);

@@ -4,8 +4,8 @@
 //! for the lifetime of the larval state. Linux does the same where `net.core.xfrm_larval_drop` is 0
 //! (`net/xfrm/xfrm_policy.c: xdst_queue_output`), and drops otherwise. Released packets are checked
 //! against the policies again, in order of arrival for each SA, before all packets of the batch.
-//! [`AcquireQueueLimits`] bounds packets and memory; if the queue is full, the newest packet is dropped, as
-//! in Linux. While no SA is missing, a batch only checks that the map is empty.
+//! [`AcquireQueueLimits`] bounds packets and memory; if the queue is full, the newest packet is
+//! dropped, as in Linux. While no SA is missing, a batch only checks that the map is empty.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
