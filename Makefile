@@ -6,7 +6,7 @@ FLAGS  := --locked
 # The package of the binary.
 PACKAGE := uxfrm-cli
 # The tests that hold the design: each that is there of crates/cli/tests.
-LAYERS := $(patsubst crates/cli/tests/%.rs,%,$(wildcard $(patsubst %,crates/cli/tests/%.rs,layers floors glossary)))
+LAYERS := $(patsubst crates/cli/tests/%.rs,%,$(wildcard $(patsubst %,crates/cli/tests/%.rs,layers floors glossary map)))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test sim loom miri endure check lint layers bench bench-gate fuzz fuzz-seeds fmt deny sbom deps

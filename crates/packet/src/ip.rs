@@ -56,7 +56,9 @@ impl Fragment {
 ///
 /// ```
 /// use uxfrm_packet::{IpPacket, Protocol};
-/// # let packet = [0x45, 0, 0, 28, 0, 0, 0x40, 0, 64, 17, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2, 0, 53, 0, 53, 0, 8, 0, 0];
+/// # let addresses = [192, 0, 2, 1, 192, 0, 2, 2];
+/// # let header = [0x45, 0, 0, 28, 0, 0, 0x40, 0, 64, 17, 0, 0];
+/// # let packet = [&header[..], &addresses, &[0, 53, 0, 53, 0, 8, 0, 0]].concat();
 /// let ip = IpPacket::parse(&packet)?;
 /// assert_eq!((ip.protocol, ip.header_len, ip.total_len), (Protocol::UDP, 20, 28));
 /// assert!(ip.dont_fragment);

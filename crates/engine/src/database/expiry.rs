@@ -27,14 +27,17 @@ impl Database {
     ///
     /// ```
     /// use uxfrm_crypto::{Backend, KeyMaterial};
-    /// use uxfrm_engine::{Database, Event, LifetimeLimits, Moment, SaConfig, SaTransform, SoftHardLimit, Spi};
+    /// use uxfrm_engine::{
+    ///     Database, Event, LifetimeLimits, Moment, SaConfig, SaTransform, SoftHardLimit, Spi,
+    /// };
     ///
     /// let mut database = Database::new(Backend::Auto, 1);
     /// let keys = SaTransform::aes_gcm(KeyMaterial::new(&[7; 20]))?;
     /// let (from, to) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
     /// let state = SaConfig::esp_tunnel(from, to, Spi(0x1001), keys);
     /// let added_seconds = SoftHardLimit { soft: 50, hard: 60 };
-    /// let state = SaConfig { limits: LifetimeLimits { added_seconds, ..LifetimeLimits::default() }, ..state };
+    /// let limits = LifetimeLimits { added_seconds, ..LifetimeLimits::default() };
+    /// let state = SaConfig { limits, ..state };
     /// let id = state.id;
     /// database.apply(Moment::from_secs(0), |change| change.add_sa(state))?;
     ///

@@ -28,8 +28,8 @@ pub enum KeyManagers {
 /// ```
 /// use uxfrm_crypto::Backend;
 /// use uxfrm_engine::{
-///     AcquireView, Database, Direction, Event, Family, KeyManagers, Moment, Output, Policy, Prefix,
-///     Settings, Template, Worker,
+///     AcquireView, Database, Direction, Event, Family, KeyManagers, Moment, Output, Policy,
+///     Prefix, Settings, Template, Worker,
 /// };
 /// use uxfrm_packet::{Batch, PacketBuf, Pool};
 ///
@@ -38,7 +38,8 @@ pub enum KeyManagers {
 /// let template = Template::esp_tunnel([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
 /// let policy = Policy::protect(Direction::Out, any, any, template);
 /// database.apply(Moment(0), |change| change.add_policy(policy))?;
-/// database.set_acquires(AcquireView { key_managers: KeyManagers::Listening, ..AcquireView::default() });
+/// let key_managers = KeyManagers::Listening;
+/// database.set_acquires(AcquireView { key_managers, ..AcquireView::default() });
 ///
 /// let mut worker = Worker::new(Settings::default(), &database.published())?;
 /// let (mut pool, mut out) = (Pool::new(), Output::default());
