@@ -504,7 +504,9 @@ def test_a_new_address_is_the_kernels_also_where_that_could_not_be_told_at_once(
         kernel.refuse()
         sites.left.ip("addr add 10.1.0.7/24 dev lan0")
         assert "0 received" in sites.left_host.run("ping", "-c1", "-W1", "10.1.0.7", check=False)
-        assert gateway.log().count("the host's stack is kept from packets to its new addresses") == 1
+        told = "the host's stack is kept from packets to its new addresses"
+        patience.wait_for(lambda: told in gateway.log())
+        assert gateway.log().count(told) == 1
         kernel.relent()
         wait_for_answer(sites.left_host, "10.1.0.7")
         gateway.stop()

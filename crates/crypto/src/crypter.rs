@@ -146,6 +146,7 @@ impl Crypter {
     }
 }
 
+#[inline(always)]
 fn seal_alone(scratch: &mut Scratch, job: &mut SealJob<'_>, text_len: usize) {
     match job.key.portable() {
         Some(key) => key.seal(scratch, job, text_len),
@@ -153,10 +154,11 @@ fn seal_alone(scratch: &mut Scratch, job: &mut SealJob<'_>, text_len: usize) {
     }
 }
 
+#[inline(always)]
 fn open_alone(scratch: &mut Scratch, job: &mut OpenJob<'_>, text_len: usize) {
     match job.key.portable() {
         Some(key) => key.open(scratch, job, text_len),
-        None => job.verdict = OpenStatus::Forged, // as above
+        None => job.verdict = OpenStatus::Forged, // likewise
     }
 }
 

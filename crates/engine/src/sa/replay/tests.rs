@@ -44,7 +44,8 @@ impl Model {
 fn receive(replay: &ReplayWindow, number: u64) -> Result<(), DropReason> {
     let candidate = replay.check(low_half(number))?;
     if candidate.number() != number {
-        return Err(InTooOld);
+        // Nobody sends 0: what says so is not authentic either way.
+        return Err(if number == 0 { InNoNumber } else { InTooOld });
     }
     replay.accept(candidate)
 }
