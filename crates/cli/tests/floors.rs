@@ -90,7 +90,7 @@ fn an_upward_use_is_seen_in_each_form() {
         ("use crate::worker::Settings;", "worker"),
         ("use crate::{ids::Spi, Worker};", "worker"),
         ("use super::worker;", "worker"),
-        ("fn f() -> crate::Worker { todo!() }", "worker"),
+        ("fn f() -> crate::Worker { loop {} }", "worker"),
         ("fn f() { assert!(crate::worker::is_up()); }", "worker"),
         ("mod inner { use super::super::worker::Worker; }", "worker"),
     ] {
