@@ -14,7 +14,7 @@ mod classes;
 use std::hint::select_unpredictable;
 use std::sync::Arc;
 
-use uxfrm_packet::{BitLine, ByteRows, UNUSED_BYTES};
+use uxfrm_classify::{BitLine, ByteRows, UNUSED_BYTES};
 
 use super::LOOKUP_BATCH;
 use super::rule::{Best, MatchRule, Rank, Rule, VerdictBits, fits_extra};

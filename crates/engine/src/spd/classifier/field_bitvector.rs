@@ -15,7 +15,7 @@ mod rule_group;
 use std::hint::select_unpredictable;
 use std::sync::Arc;
 
-use uxfrm_packet::{BitLine, TernaryBlock};
+use uxfrm_classify::{BitLine, TernaryBlock};
 
 use super::LOOKUP_BATCH;
 use super::rule::{Best, MatchRule, Rank, Rule, VerdictBits, fits_extra};
@@ -28,7 +28,7 @@ use rule_group::{RuleGroup, groups};
 /// Policies in match order, by bits.
 #[derive(Clone, Debug)]
 pub(crate) struct FieldBitvector<W: Words> {
-    rows: uxfrm_packet::FieldRows,
+    rows: uxfrm_classify::FieldRows,
     /// Policies that share each bit.
     groups: Arc<[RuleGroup]>,
     /// Last words of each group: values, then masks.
@@ -71,7 +71,7 @@ impl<W: Words> FieldBitvector<W> {
         }
         let words = groups.len().div_ceil(64);
         let (key_fields, is_plain) = key_fields(rules, &groups, words);
-        let rows = uxfrm_packet::FieldRows::of(words, &key_fields)?;
+        let rows = uxfrm_classify::FieldRows::of(words, &key_fields)?;
         let is_exact = is_plain && groups.len() == rules.len();
         let ranked_entry = |rule: &&Rule<W>| RankedEntry {
             rank: rule.rank(),
@@ -131,7 +131,7 @@ impl<W: Words> FieldBitvector<W> {
     ) {
         let mut fits = [0; LOOKUP_BATCH];
         let pairs = keys.iter().zip(found).map(|(key, bit)| (self.block(*bit), upper(key)));
-        uxfrm_packet::match_blocks(pairs, !UNUSED_BITS, &mut fits);
+        uxfrm_classify::match_blocks(pairs, !UNUSED_BITS, &mut fits);
         for (((key, best), bit), fits) in keys.iter().zip(bests).zip(found).zip(&fits) {
             let group = self.groups.get(*bit as usize).copied().unwrap_or_default();
             self.consider(*bit, group.policy(*fits), key, best);
@@ -172,7 +172,7 @@ impl<W: Words> FieldBitvector<W> {
         let next = self.rows.find_first_from(key.words.all(), &self.live, bit as usize + 1);
         let Some(bit) = next else { return (u32::MAX, 0) };
         let mut fits = [0];
-        uxfrm_packet::match_blocks(
+        uxfrm_classify::match_blocks(
             [(self.block(bit), upper(key))].into_iter(),
             !UNUSED_BITS,
             &mut fits,

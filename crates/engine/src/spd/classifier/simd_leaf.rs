@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use uxfrm_packet::SimdTernary8;
+use uxfrm_classify::SimdTernary8;
 
 use super::rule::{Best, Rank, Rule, VerdictBits, fits_extra};
 use super::ternary::{Key, UNUSED_BITS, Words};
@@ -115,12 +115,12 @@ where
 
     #[inline]
     fn fitting(blocks: &[Self], words: &[u64; N]) -> u64 {
-        uxfrm_packet::match_lanes(blocks, words, !UNUSED_BITS)
+        uxfrm_classify::match_lanes(blocks, words, !UNUSED_BITS)
     }
 
     #[inline]
     fn fitting_each<'a>(pairs: impl Iterator<Item = (&'a [Self], &'a [u64; N])>, fits: &mut [u64]) {
-        uxfrm_packet::match_lanes_batch(pairs, !UNUSED_BITS, fits);
+        uxfrm_classify::match_lanes_batch(pairs, !UNUSED_BITS, fits);
     }
 
     #[inline]

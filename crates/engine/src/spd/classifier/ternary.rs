@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use uxfrm_packet::{BitLine, FieldRows, TernaryBlock};
+use uxfrm_classify::{BitLine, FieldRows, TernaryBlock};
 use zerocopy::{Immutable, IntoBytes};
 
 use super::LOOKUP_BATCH;
@@ -38,7 +38,7 @@ pub(crate) trait Words:
     fn ends(&self) -> [[u64; 2]; 2];
     /// Transposes the words of at most [`LOOKUP_BATCH`] packets.
     fn columns(packets: &[Key<Self>], columns: &mut Self::WordColumns);
-    /// Which selectors of each block match; see [`uxfrm_packet::match_blocks`].
+    /// Which selectors of each block match; see [`uxfrm_classify::match_blocks`].
     fn match_blocks<'a>(pairs: impl Iterator<Item = (TernaryBlock<'a>, &'a Self)>, fits: &mut [u8]);
     /// See [`FieldRows::find_first_batch`].
     fn find_first_batch(
@@ -172,7 +172,7 @@ impl Words for V4 {
         pairs: impl Iterator<Item = (TernaryBlock<'a>, &'a Self)>,
         fits: &mut [u8],
     ) {
-        uxfrm_packet::match_blocks(pairs, !UNUSED_BITS, fits);
+        uxfrm_classify::match_blocks(pairs, !UNUSED_BITS, fits);
     }
 
     #[inline]
@@ -248,7 +248,7 @@ impl Words for V6 {
         pairs: impl Iterator<Item = (TernaryBlock<'a>, &'a Self)>,
         fits: &mut [u8],
     ) {
-        uxfrm_packet::match_blocks(pairs, !UNUSED_BITS, fits);
+        uxfrm_classify::match_blocks(pairs, !UNUSED_BITS, fits);
     }
 
     #[inline]

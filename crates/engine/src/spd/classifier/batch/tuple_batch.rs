@@ -3,7 +3,7 @@
 //! searched first, or after the first bucket.
 
 use arrayvec::ArrayVec;
-use uxfrm_packet::{PrefilterProbe, ProbeTargets};
+use uxfrm_classify::{PrefilterProbe, ProbeTargets};
 
 use super::{BatchWalk, CUT, EMPTY, MAX_VISITS, Visit, kind, kind_unless_beaten};
 use crate::spd::classifier::LOOKUP_BATCH;

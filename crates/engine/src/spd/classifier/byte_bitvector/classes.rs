@@ -1,7 +1,7 @@
 //! Value classes of a packet's bytes: values that no policy separates form one class, and each
 //! class has a row with one bit per matching policy.
 
-use uxfrm_packet::ByteField;
+use uxfrm_classify::ByteField;
 
 use crate::spd::classifier::rule::Rule;
 use crate::spd::classifier::ternary::Words;

@@ -1,7 +1,7 @@
 //! Splits a packet's fields into intervals that no policy separates, each with a row with one bit
 //! per matching group.
 
-use uxfrm_packet::{FieldLocation, KeyField};
+use uxfrm_classify::{FieldLocation, KeyField};
 
 use super::rule_group::RuleGroup;
 use crate::spd::classifier::rule::Rule;

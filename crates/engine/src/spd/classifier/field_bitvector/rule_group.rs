@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use uxfrm_packet::BLOCK_LANES;
+use uxfrm_classify::BLOCK_LANES;
 
 use crate::spd::classifier::rule::{MatchRule, Rule};
 use crate::spd::classifier::ternary::{UNUSED_BITS, Words};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use uxfrm_packet::BLOCK_LANES;
+use uxfrm_classify::BLOCK_LANES;
 
 use super::ternary_leaf::TernaryLeaf;
 use crate::PolicyEntry;

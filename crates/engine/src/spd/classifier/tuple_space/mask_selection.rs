@@ -24,7 +24,7 @@ pub(in crate::spd::classifier) type SelectedMask<W> = (W, usize);
 
 /// Upper limit of tuples: each is probed by every packet.
 const MAX_TUPLES: usize = 12;
-const _: () = assert!(MAX_TUPLES <= uxfrm_packet::MAX_TABLES, "all tiers are asked");
+const _: () = assert!(MAX_TUPLES <= uxfrm_classify::MAX_TABLES, "all tiers are asked");
 /// Stop when this few policies are left.
 const RESIDUE: usize = 512;
 /// Prefix lengths tried per address, and lengths per port or protocol.

@@ -10,7 +10,7 @@ pub(in crate::spd::classifier) struct Rank16 {
 }
 
 /// Ranks beyond the range are clamped to this one.
-const LAST: u32 = uxfrm_packet::NO_RANK - 1;
+const LAST: u32 = uxfrm_classify::NO_RANK - 1;
 
 impl Rank16 {
     /// A scale that spans these ranks.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use uxfrm_packet::{BLOCK_LANES, TernaryBlock};
+use uxfrm_classify::{BLOCK_LANES, TernaryBlock};
 
 use crate::PolicyEntry;
 use crate::spd::classifier::rule::{Best, Rank, Rule, VerdictBits, fits_extra};

@@ -115,7 +115,7 @@ fn rank16_is_monotonic() {
     assert!(all.windows(2).all(|two| rank16.of(two[0]) <= rank16.of(two[1])));
     assert_eq!(rank16.of(all[0]), 0);
     assert!(rank16.of(Rank::LAST) >= rank16.of(all[all.len() - 1]));
-    assert!(rank16.of(Rank::LAST) < uxfrm_packet::NO_RANK);
+    assert!(rank16.of(Rank::LAST) < uxfrm_classify::NO_RANK);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use uxfrm_packet::PrefilterTable;
+use uxfrm_classify::PrefilterTable;
 
 use super::bucket::Bucket;
 use super::rank16::Rank16;

@@ -40,7 +40,7 @@ impl PatriciaTrie {
         }
         for number in &numbers[..keys.len()] {
             // SAFETY: there is such a leaf.
-            crate::prefetch(unsafe { self.leaves.get_unchecked(usize::from(*number)) });
+            uxfrm_packet::prefetch(unsafe { self.leaves.get_unchecked(usize::from(*number)) });
         }
     }
 
