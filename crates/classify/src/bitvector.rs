@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-pub use field_rows::{FieldLocation, FieldRows, KeyField, MAX_KEY_FIELDS};
+pub(crate) use field_rows::{FieldLocation, FieldRows, KeyField};
 #[cfg(target_arch = "x86_64")]
 use layout::{BY_WORDS, LISTED};
 use layout::{ByteLayout, TWO, whole_words};
@@ -17,23 +17,23 @@ use row_search::RowScan;
 /// A cache line of a row: eight words.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(64))]
-pub struct BitLine(pub [u64; 8]);
+pub(crate) struct BitLine(pub [u64; 8]);
 
 /// One byte of a key, and the row of bits for each of its values.
 #[derive(Clone, Debug)]
-pub struct ByteField {
+pub(crate) struct ByteField {
     /// Byte index, from the lowest byte of the first word. In the last word, bytes below
     /// [`UNUSED_BYTES`] match nothing.
-    pub place: usize,
+    pub(crate) place: usize,
     /// Row number for each value. Numbers beyond the last row mean the last row.
-    pub numbers: [u16; VALUES],
+    pub(crate) numbers: [u16; VALUES],
     /// Rows, one after the other.
-    pub rows: Vec<u64>,
+    pub(crate) rows: Vec<u64>,
 }
 
 /// Rows of bits, selected by the bytes of a key. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct ByteRows {
+pub(crate) struct ByteRows {
     /// Words of a row: 1, 2, 4, 8 or a multiple of 16.
     width: usize,
     /// Number of rows.
@@ -73,7 +73,7 @@ struct ByteIndex {
 /// Number of values of a byte.
 const VALUES: usize = 256;
 /// Low bytes of the last word that no rule matches.
-pub const UNUSED_BYTES: usize = 3;
+pub(crate) const UNUSED_BYTES: usize = 3;
 /// Keys processed side by side, so that shared loads are done once.
 #[cfg(target_arch = "x86_64")]
 const UNROLL: usize = 2;
@@ -89,7 +89,7 @@ impl ByteRows {
     /// 8 or a multiple of 16. Fields outside the key, and rows beyond the first 65,535, are
     /// ignored.
     #[must_use]
-    pub fn of(key_words: usize, width: usize, fields: &[ByteField]) -> Self {
+    pub(crate) fn of(key_words: usize, width: usize, fields: &[ByteField]) -> Self {
         let (last, width) = (key_words.saturating_sub(1), width.max(1));
         let mut numbered: Vec<(usize, [u16; VALUES])> = Vec::new();
         let mut words = vec![u64::MAX; width];
@@ -124,7 +124,7 @@ impl ByteRows {
 
     /// For each key, finds the lowest bit set in `live` and in all rows that the key selects;
     /// a number beyond all bits if there is none. Words that a key lacks match everything.
-    pub fn find_first_batch<K: AsRef<[u64]>>(
+    pub(crate) fn find_first_batch<K: AsRef<[u64]>>(
         &self,
         keys: &[K],
         live: &[BitLine],
@@ -152,7 +152,7 @@ impl ByteRows {
     /// [`ByteRows::find_first_batch`] for one key.
     #[must_use]
     #[inline]
-    pub fn find_first<K: AsRef<[u64]>>(&self, key: &K, live: &[BitLine]) -> u32 {
+    pub(crate) fn find_first<K: AsRef<[u64]>>(&self, key: &K, live: &[BitLine]) -> u32 {
         #[cfg(target_arch = "x86_64")]
         if self.uses_avx512
             && live.len() >= self.width.div_ceil(8)
@@ -171,7 +171,12 @@ impl ByteRows {
 
     /// [`ByteRows::find_first_batch`] for one key, from bit `from` on.
     #[must_use]
-    pub fn find_first_from(&self, key: &[u64], live: &[BitLine], from: usize) -> Option<u32> {
+    pub(crate) fn find_first_from(
+        &self,
+        key: &[u64],
+        live: &[BitLine],
+        from: usize,
+    ) -> Option<u32> {
         let mut numbers = [0; MAX_FIELDS];
         let bit = self.row_scan(key, live, &mut numbers).first(from)?;
         u32::try_from(bit).ok()
@@ -179,13 +184,13 @@ impl ByteRows {
 
     /// Number of rows read for a key.
     #[must_use]
-    pub fn rows_read(&self) -> usize {
+    pub(crate) fn rows_read(&self) -> usize {
         self.rows_read
     }
 
     /// Bytes on the heap.
     #[must_use]
-    pub fn memory(&self) -> usize {
+    pub(crate) fn memory(&self) -> usize {
         size_of_val(&*self.asked) + size_of_val(&*self.lines)
     }
 

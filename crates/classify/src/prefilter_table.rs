@@ -5,12 +5,12 @@ mod probe;
 
 use std::sync::Arc;
 
-pub use probe::{MAX_TABLES, PROBE_KEYS, PrefilterProbe, ProbeTargets};
+pub(crate) use probe::{MAX_TABLES, PrefilterProbe, ProbeTargets};
 
 /// Maps the hash of a key under a mask to the lowest rank inserted for that hash. A slot holds the
 /// rank and, while all insertions had the same one, a fingerprint of the hash. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PrefilterTable {
+pub(crate) struct PrefilterTable {
     /// Mask of each key word.
     mask: Box<[u64]>,
     slots: Arc<[u32]>,
@@ -19,7 +19,7 @@ pub struct PrefilterTable {
 }
 
 /// Rank of an empty slot, above all others.
-pub const NO_RANK: u32 = u16::MAX as u32;
+pub(crate) const NO_RANK: u32 = u16::MAX as u32;
 const EMPTY: u32 = NO_RANK << 16;
 /// Fingerprint bits of a slot.
 const FINGERPRINT: u32 = 0x7fff;
@@ -34,21 +34,15 @@ const MAX_BITS: u32 = 24;
 impl PrefilterTable {
     /// An empty table of `1 << bits` slots (`bits` from 1 to 24) over the key bits in `mask`.
     #[must_use]
-    pub fn of(mask: &[u64], bits: u32) -> Self {
+    pub(crate) fn of(mask: &[u64], bits: u32) -> Self {
         let bits = bits.clamp(1, MAX_BITS);
         Self { mask: mask.into(), slots: vec![EMPTY; 1 << bits].into(), shift: u64::BITS - bits }
-    }
-
-    /// Key bits that are hashed.
-    #[must_use]
-    pub const fn mask(&self) -> &[u64] {
-        &self.mask
     }
 
     /// Hash of a key under the mask.
     #[must_use]
     #[inline]
-    pub fn hash(&self, key: &[u64]) -> u64 {
+    pub(crate) fn hash(&self, key: &[u64]) -> u64 {
         self.hash_of(key.iter().copied())
     }
 
@@ -64,31 +58,25 @@ impl PrefilterTable {
     #[must_use]
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "no more than MAX_BITS are left")]
-    pub const fn slot(&self, hash: u64) -> usize {
+    pub(crate) const fn slot(&self, hash: u64) -> usize {
         (hash >> self.shift) as usize
     }
 
     /// Number of slots.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.slots.len()
-    }
-
-    /// Whether there are no slots; never true.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
     }
 
     /// The lowest rank inserted for a hash, or a lower one; [`NO_RANK`] if there is none.
     #[must_use]
     #[inline]
-    pub fn rank(&self, hash: u64) -> u32 {
+    pub(crate) fn rank(&self, hash: u64) -> u32 {
         rank_in(self.slots.get(self.slot(hash)).copied().unwrap_or(EMPTY), hash)
     }
 
     /// Inserts a rank, below [`NO_RANK`], for a hash.
-    pub fn insert(&mut self, hash: u64, rank: u32) {
+    pub(crate) fn insert(&mut self, hash: u64, rank: u32) {
         let at = self.slot(hash);
         let slot = &mut Arc::make_mut(&mut self.slots)[at];
         let alike = *slot == EMPTY || (*slot ^ fingerprint(hash)) & (FINGERPRINT | MIXED) == 0;
@@ -101,7 +89,7 @@ impl PrefilterTable {
     /// # Panics
     ///
     /// If there is no such slot.
-    pub fn raise_rank(&mut self, slot: usize, rank: u32) {
+    pub(crate) fn raise_rank(&mut self, slot: usize, rank: u32) {
         let slot = &mut Arc::make_mut(&mut self.slots)[slot];
         *slot = rank.max(*slot >> 16) << 16 | *slot & (FINGERPRINT | MIXED);
     }
@@ -111,7 +99,7 @@ impl PrefilterTable {
     /// # Panics
     ///
     /// If there is no such slot.
-    pub fn clear(&mut self, slot: usize) {
+    pub(crate) fn clear(&mut self, slot: usize) {
         Arc::make_mut(&mut self.slots)[slot] = EMPTY;
     }
 
@@ -120,7 +108,7 @@ impl PrefilterTable {
     /// # Panics
     ///
     /// If there is no such slot.
-    pub fn sync_slot(&mut self, other: &Self, slot: usize) {
+    pub(crate) fn sync_slot(&mut self, other: &Self, slot: usize) {
         if self.slots[slot] != other.slots[slot] {
             Arc::make_mut(&mut self.slots)[slot] = other.slots[slot];
         }
@@ -128,7 +116,7 @@ impl PrefilterTable {
 
     /// Bytes on the heap.
     #[must_use]
-    pub fn memory(&self) -> usize {
+    pub(crate) fn memory(&self) -> usize {
         size_of_val(&*self.mask) + size_of_val(&*self.slots)
     }
 }

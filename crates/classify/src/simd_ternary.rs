@@ -3,11 +3,11 @@
 /// Eight values and masks of `N` words each; one cache line holds one word of all eight.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-pub struct SimdTernary8<const N: usize> {
+pub(crate) struct SimdTernary8<const N: usize> {
     /// For each word, the eight values.
-    pub values: [[u64; 8]; N],
+    pub(crate) values: [[u64; 8]; N],
     /// For each word, the eight masks.
-    pub masks: [[u64; 8]; N],
+    pub(crate) masks: [[u64; 8]; N],
 }
 
 /// Values compared at a time.
@@ -26,7 +26,7 @@ enum SimdWidth {
 /// the last word that are not in `last` do not count.
 #[must_use]
 #[inline]
-pub fn match_lanes<const N: usize, T: AsRef<SimdTernary8<N>>>(
+pub(crate) fn match_lanes<const N: usize, T: AsRef<SimdTernary8<N>>>(
     lanes: &[T],
     key: &[u64; N],
     last: u64,
@@ -36,7 +36,7 @@ pub fn match_lanes<const N: usize, T: AsRef<SimdTernary8<N>>>(
 
 /// [`match_lanes`] for each key with its own lanes, in as many `fits` as there are.
 #[inline]
-pub fn match_lanes_batch<'a, const N: usize, T: AsRef<SimdTernary8<N>> + 'a>(
+pub(crate) fn match_lanes_batch<'a, const N: usize, T: AsRef<SimdTernary8<N>> + 'a>(
     pairs: impl Iterator<Item = (&'a [T], &'a [u64; N])>,
     last: u64,
     fits: &mut [u64],

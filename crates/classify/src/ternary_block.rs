@@ -2,21 +2,21 @@
 
 /// Values and masks: for each word of a key the values, then for each word the masks.
 #[derive(Clone, Copy, Debug)]
-pub struct TernaryBlock<'a> {
+pub(crate) struct TernaryBlock<'a> {
     /// Two words (value, mask) per key word and value.
-    pub words: &'a [u64],
+    pub(crate) words: &'a [u64],
     /// Number of values, at most [`BLOCK_LANES`].
-    pub lanes: usize,
+    pub(crate) lanes: usize,
 }
 
 /// Values compared at a time.
-pub const BLOCK_LANES: usize = 8;
+pub(crate) const BLOCK_LANES: usize = 8;
 
 /// For each key, which values of its block match, as bits: those that equal the key under their
 /// masks. Bits of the last word that are not in `last` do not count. A block with too few words
 /// matches nothing.
 #[inline]
-pub fn match_blocks<'a, const N: usize>(
+pub(crate) fn match_blocks<'a, const N: usize>(
     pairs: impl Iterator<Item = (TernaryBlock<'a>, &'a [u64; N])>,
     last: u64,
     fits: &mut [u8],

@@ -13,7 +13,7 @@ use row_index::RowIndex;
 
 /// Location of a field in a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FieldLocation {
+pub(crate) enum FieldLocation {
     /// Up to 32 bits of one word, from `shift` upwards.
     Bits {
         /// Word index.
@@ -29,19 +29,19 @@ pub enum FieldLocation {
 
 /// One field of a key, and the row of bits for each of its values.
 #[derive(Clone, Debug)]
-pub struct KeyField {
+pub(crate) struct KeyField {
     /// Location in the key.
-    pub place: FieldLocation,
+    pub(crate) place: FieldLocation,
     /// Interval ends in ascending order, each with its row number. The last end is the field's
     /// highest value.
-    pub ends: Vec<(u128, usize)>,
+    pub(crate) ends: Vec<(u128, usize)>,
     /// Rows, one after the other.
-    pub rows: Vec<u64>,
+    pub(crate) rows: Vec<u64>,
 }
 
 /// Rows of bits, selected by the fields of a key. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct FieldRows {
+pub(crate) struct FieldRows {
     /// Cache lines of a row.
     width: usize,
     /// Number of rows.
@@ -59,7 +59,7 @@ pub struct FieldRows {
 }
 
 /// Upper limit of fields in a key.
-pub const MAX_KEY_FIELDS: usize = 6;
+pub(crate) const MAX_KEY_FIELDS: usize = 6;
 /// Lines of a row that are compared together.
 const BLOCK: usize = 4;
 /// Keys looked up together.
@@ -73,7 +73,7 @@ impl FieldRows {
     /// fields, rows or interval ends, if intervals of two-word fields nest too deeply, or if a
     /// field has no rows or does not end with its highest value.
     #[must_use]
-    pub fn of(words: usize, fields: &[KeyField]) -> Option<Self> {
+    pub(crate) fn of(words: usize, fields: &[KeyField]) -> Option<Self> {
         let width = lines_per_row(words);
         if fields.len() > MAX_KEY_FIELDS {
             return None;
@@ -102,7 +102,7 @@ impl FieldRows {
 
     /// For each key, finds the lowest bit set in `live` and in all rows that the key selects;
     /// a number beyond all bits if there is none. Words that a key lacks are 0.
-    pub fn find_first_batch<const N: usize, K: AsRef<[u64; N]>>(
+    pub(crate) fn find_first_batch<const N: usize, K: AsRef<[u64; N]>>(
         &self,
         keys: &[K],
         live: &[BitLine],
@@ -137,7 +137,12 @@ impl FieldRows {
 
     /// [`FieldRows::find_first_batch`] for one key, from bit `from` on.
     #[must_use]
-    pub fn find_first_from(&self, key: &[u64], live: &[BitLine], from: usize) -> Option<u32> {
+    pub(crate) fn find_first_from(
+        &self,
+        key: &[u64],
+        live: &[BitLine],
+        from: usize,
+    ) -> Option<u32> {
         let mut numbers = [0; MAX_KEY_FIELDS];
         for (number, field) in numbers.iter_mut().zip(&*self.fields) {
             *number = field.number(key);
@@ -157,25 +162,25 @@ impl FieldRows {
 
     /// Number of rows read for a key.
     #[must_use]
-    pub fn rows_read(&self) -> usize {
+    pub(crate) fn rows_read(&self) -> usize {
         self.fields.len()
     }
 
     /// Whether the CPU supports the AVX-512 path.
     #[must_use]
-    pub const fn uses_avx512(&self) -> bool {
+    pub(crate) const fn uses_avx512(&self) -> bool {
         self.uses_avx512
     }
 
     /// Cache lines of a row.
     #[must_use]
-    pub const fn width(&self) -> usize {
+    pub(crate) const fn width(&self) -> usize {
         self.width
     }
 
     /// Bytes on the heap.
     #[must_use]
-    pub fn memory(&self) -> usize {
+    pub(crate) fn memory(&self) -> usize {
         let ends = self.fields.iter().map(|field| size_of_val(field) + field.memory());
         ends.sum::<usize>() + size_of_val(&*self.lines)
     }

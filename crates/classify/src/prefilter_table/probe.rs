@@ -8,16 +8,16 @@ use std::mem::MaybeUninit;
 use super::{NO_RANK, PrefilterTable, rank_in};
 
 /// Keys of a batch.
-pub const PROBE_KEYS: usize = 32;
+pub(crate) const PROBE_KEYS: usize = 32;
 /// Upper limit of tables.
-pub const MAX_TABLES: usize = 16;
+pub(crate) const MAX_TABLES: usize = 16;
 /// 32-bit lanes of a vector.
 const LANES: usize = 16;
 
 /// Ranks of up to [`PROBE_KEYS`] keys, table by table.
 #[derive(Debug)]
 #[repr(align(64))]
-pub struct PrefilterProbe {
+pub(crate) struct PrefilterProbe {
     tables: usize,
     is_fast: bool,
     /// For each key the lowest rank, with its table in the lowest eight bits.
@@ -32,7 +32,7 @@ type KeyRow = [u32; PROBE_KEYS];
 
 /// Pairs of table and key to visit: the key in the lowest eight bits, the table above.
 #[derive(Debug)]
-pub struct ProbeTargets {
+pub(crate) struct ProbeTargets {
     count: usize,
     /// The first `count` are initialized.
     targets: [MaybeUninit<u32>; CAPACITY],
@@ -64,7 +64,7 @@ impl Default for ProbeTargets {
 impl ProbeTargets {
     /// Pairs of table and key.
     #[inline]
-    pub fn iter(&self) -> impl Iterator<Item = (usize, usize)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, usize)> {
         #[expect(unsafe_code, reason = "who notes more than a vector has no room for all")]
         // SAFETY: so many are known.
         let targets =
@@ -82,7 +82,7 @@ impl ProbeTargets {
 impl PrefilterProbe {
     /// Queries one more table, of at most [`MAX_TABLES`], for all keys, given word by word.
     #[inline]
-    pub fn query(&mut self, table: &PrefilterTable, keys: &[WordColumn]) {
+    pub(crate) fn query(&mut self, table: &PrefilterTable, keys: &[WordColumn]) {
         if self.tables == MAX_TABLES {
             return;
         }
@@ -115,14 +115,14 @@ impl PrefilterProbe {
     /// The slot of a key in a queried table.
     #[must_use]
     #[inline]
-    pub fn slot(&self, table: usize, key: usize) -> usize {
+    pub(crate) fn slot(&self, table: usize, key: usize) -> usize {
         self.rows(&self.slots).get(table).map_or(0, |row| row[key % PROBE_KEYS] as usize)
     }
 
     /// For each of the first `count` keys, lists the table with the lowest rank, unless that is
     /// above the key's own limit.
     #[inline]
-    pub fn best_targets(&self, count: usize, own: &KeyRow, targets: &mut ProbeTargets) {
+    pub(crate) fn best_targets(&self, count: usize, own: &KeyRow, targets: &mut ProbeTargets) {
         targets.count = 0;
         #[cfg(target_arch = "x86_64")]
         if self.is_fast {
@@ -142,7 +142,7 @@ impl PrefilterProbe {
     /// For each of the first `count` keys, lists all other tables whose rank is not above the key's
     /// own limit.
     #[inline]
-    pub fn other_targets(&self, count: usize, own: &KeyRow, targets: &mut ProbeTargets) {
+    pub(crate) fn other_targets(&self, count: usize, own: &KeyRow, targets: &mut ProbeTargets) {
         targets.count = 0;
         #[cfg(target_arch = "x86_64")]
         if self.is_fast {
