@@ -1,7 +1,7 @@
 //! Aggregated bit vectors by bytes, for rules that no cut separates: one row of bits for each
 //! value class of each byte.
 //!
-//! A selector matches each byte on its own, so the matching rules are the intersection of one
+//! A rule matches each byte on its own, so the matching rules are the intersection of one
 //! row per byte. Bits are in match order: the first set bit is the result. Values that no rule
 //! separates share a row, and bytes that no rule matches have none, so that little is read, and
 //! without branches.
@@ -96,7 +96,7 @@ impl<W: Words, E: Entry> ByteBitvector<W, E> {
         }
     }
 
-    /// Offers the rule of a bit, or the next match if it fails on mark or interface. Branch-free
+    /// Offers the rule of a bit, or the next match if it fails on the extra bits. Branch-free
     /// over whether there is a match, which is unpredictable.
     #[inline(always)]
     pub(super) fn consider<'a>(&'a self, found: u32, key: &Key<W>, best: &mut Best<'a, E>) {
@@ -110,7 +110,7 @@ impl<W: Words, E: Entry> ByteBitvector<W, E> {
         }
     }
 
-    /// [`Self::consider`] if some rules have no bit, or mark and interface must be compared.
+    /// [`Self::consider`] if some rules have no bit, or the extra bits must be compared.
     #[inline(never)]
     fn consider_closely<'a>(&'a self, mut found: u32, key: &Key<W>, best: &mut Best<'a, E>) {
         simd_leaf::find(&self.recent, key, best);

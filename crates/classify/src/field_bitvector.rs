@@ -135,7 +135,7 @@ impl<W: Words, E: Entry> FieldBitvector<W, E> {
         TernaryBlock { words, lanes: group.lanes() }
     }
 
-    /// Offers a rule of a bit, or that of the next bit if it fails on mark or interface.
+    /// Offers a rule of a bit, or that of the next bit if it fails on the extra bits.
     /// Branch-free over whether there is a match, which is unpredictable.
     #[inline]
     fn consider<'a>(&'a self, mut bit: u32, mut at: usize, key: &Key<W>, best: &mut Best<'a, E>) {
@@ -150,7 +150,7 @@ impl<W: Words, E: Entry> FieldBitvector<W, E> {
             if nothing_fits {
                 return;
             }
-            // Rules with mark or interface share no bit.
+            // Rules that match extra bits share no bit.
             (bit, at) = self.next(bit, key);
         }
     }

@@ -25,22 +25,22 @@ pub struct FiveTuple {
     pub extra: u64,
 }
 
-/// Words of a packet's addresses, ports and protocol: [`V4`] or [`V6`]. The last one holds source
-/// port, destination port, protocol, and 24 bits that are 0 in packets.
+/// Words of a [`FiveTuple`]: [`V4`] or [`V6`]. The last one holds source port, destination port,
+/// protocol, and 24 bits that are 0 in keys.
 pub(crate) trait Words:
     Copy + Ord + std::hash::Hash + std::fmt::Debug + Send + Sync + 'static
 {
-    /// Eight selectors, for SIMD comparison.
+    /// Eight rules, for SIMD comparison.
     type RuleBlock8<E: Entry>: RuleBlock<Self, E>;
     /// Compact form of a rule.
     type Compact<E: Entry>: CompactRules<Self, E>;
-    /// Words of many packets, transposed.
+    /// Words of many keys, transposed.
     type WordColumns: AsRef<[[u64; LOOKUP_BATCH]]> + Default;
     /// Number of words.
     const COUNT: usize;
     /// Address length in bits.
     const ADDRESS_BITS: u8;
-    /// Bits that packets use.
+    /// Bits that keys use.
     const SIGNIFICANT: Self;
     /// All zero.
     const ZERO: Self;
@@ -49,9 +49,9 @@ pub(crate) trait Words:
     fn new(destination: [u64; 2], source: [u64; 2], upper: u64) -> Self;
     /// Destination and source, as [`Words::new`] takes them.
     fn ends(&self) -> [[u64; 2]; 2];
-    /// Transposes the words of at most [`LOOKUP_BATCH`] packets.
+    /// Transposes the words of at most [`LOOKUP_BATCH`] keys.
     fn columns(packets: &[Key<Self>], columns: &mut Self::WordColumns);
-    /// Which selectors of each block match; see [`ternary_block::match_blocks`].
+    /// Which rules of each block match; see [`ternary_block::match_blocks`].
     fn match_blocks<'a>(pairs: impl Iterator<Item = (TernaryBlock<'a>, &'a Self)>, fits: &mut [u8]);
     /// See [`FieldRows::find_first_batch`].
     fn find_first_batch(
@@ -76,7 +76,7 @@ pub(crate) trait Words:
     fn difference(&self, value: &Self, mask: &Self) -> u64;
 }
 
-/// Bits of the last word that packets do not use.
+/// Bits of the last word that keys do not use.
 pub(crate) const UNUSED_BITS: u64 = 0xff_ffff;
 
 /// IPv4: both addresses in one word, upper layer.
@@ -271,12 +271,12 @@ impl Words for V6 {
     }
 }
 
-/// Not inlined: otherwise the words of all packets compete for registers.
+/// Not inlined: otherwise the words of all keys compete for registers.
 #[inline(never)]
 fn fill<const N: usize>(packets: &[Key<[u64; N]>], columns: &mut [[u64; LOOKUP_BATCH]; N]) {
     for (at, packet) in packets.iter().enumerate() {
-        for (ranked_entry, word) in columns.iter_mut().zip(packet.words) {
-            ranked_entry[at % LOOKUP_BATCH] = word;
+        for (column, word) in columns.iter_mut().zip(packet.words) {
+            column[at % LOOKUP_BATCH] = word;
         }
     }
 }

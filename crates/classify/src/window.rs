@@ -25,7 +25,7 @@ impl Window {
         (words.word((self.layout >> 4).into()) >> self.shift) as usize & mask
     }
 
-    /// The window's value in all packets that match a selector; `None` if the mask does not cover
+    /// The window's value in all packets that match a rule; `None` if the mask does not cover
     /// the window.
     #[inline]
     pub(crate) fn value_of_rule<W: Words>(self, value: &W, mask: &W) -> Option<usize> {

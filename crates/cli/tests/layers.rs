@@ -27,7 +27,7 @@ const LAYERS: &[&[&str]] = &[
 const LAST_SANS_IO_LAYER: usize = 3;
 
 /// Crates split off for their users alone: each public item must be used outside of them.
-const SHARED: &[&str] = &[NETLINK_WIRE];
+const SHARED: &[&str] = &[NETLINK_WIRE, CLASSIFY];
 const CLASSIFY: &str = "uxfrm-classify";
 const NETLINK_WIRE: &str = "uxfrm-netlink-wire";
 

@@ -85,6 +85,7 @@ proptest! {
 
     /// From rows of one word to some of a block and more.
     #[test]
+    #[cfg_attr(miri, ignore = "minutes there")]
     fn ipv4_lookup_agrees_with_scan(
         coming in prop::collection::vec(selectors(Family::V4), 1..1400),
         first in prop::sample::select(vec![1, 60, 64, 65, 200, 500, 520, 1100]),
@@ -95,6 +96,7 @@ proptest! {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "minutes there")]
     fn ipv6_lookup_agrees_with_scan(
         coming in prop::collection::vec(selectors(Family::V6), 1..700),
         first in prop::sample::select(vec![1, 65, 200, 520]),
@@ -107,7 +109,7 @@ proptest! {
 
 /// What comes is compared apart, but not for ever.
 #[test]
-fn byte_bitvector_many_recent_policies_rebuild_rows() {
+fn byte_bitvector_many_recent_rules_rebuild_rows() {
     let port =
         |port: u16| matches_all(u32::from(port)).protocol(17).ports([0, port], [0, u16::MAX]);
     let mut rules = rules::<V4>((0..200).map(port).collect());
@@ -131,7 +133,7 @@ fn byte_bitvector_many_recent_policies_rebuild_rows() {
     assert_eq!((apart(&bitvector), bitvector.len()), (0, 200));
 }
 
-/// Nothing is left behind of policies that went.
+/// Nothing is left behind of rules that went.
 #[test]
 fn byte_bitvector_many_removals_rebuild_rows() {
     let port = |port: u16| matches_all(u32::from(port)).ports([port, 0], [u16::MAX, 0]);

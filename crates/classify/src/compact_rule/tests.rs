@@ -70,6 +70,7 @@ proptest! {
     /// As nodes of whole rules do; also who is compared in full leaves and who goes with the last
     /// of a leaf.
     #[test]
+    #[cfg_attr(miri, ignore = "minutes there")]
     fn compact_rule_lookup_agrees_with_scan(
         all in far_ends().prop_flat_map(|far| prop::collection::vec(sites(far), 1..300)),
         first in prop::sample::select(vec![1, 4, 9, 70, 200]),
@@ -80,6 +81,7 @@ proptest! {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "minutes there")]
     fn compact_rule_expands_to_original(
         all in far_ends().prop_flat_map(|far| prop::collection::vec(sites(far), 1..40)),
     ) {
@@ -111,7 +113,7 @@ fn compact_leaf_is_used_when_remote_address_separates() {
 }
 
 /// A leaf gets packets that nothing told apart by this side before: what is kept for all its
-/// policies is compared as well.
+/// rules is compared as well.
 #[test]
 fn compact_leaf_compares_shared_fields() {
     let protected = |host| site(host, 1).protocol(6);
@@ -133,7 +135,7 @@ fn compact_leaf_compares_shared_fields() {
 
 /// In leaves of a tree, which batches go down together.
 #[test]
-fn compact_leaf_batch_finds_each_policy() {
+fn compact_leaf_batch_finds_each_rule() {
     for far in [AddressEnd::Destination, AddressEnd::Source] {
         let (here, there) = (address(1, 0), |host| address(0, host));
         let site = |host: u8| between((here, 128), (there(host), 128), far, host.into());

@@ -11,7 +11,7 @@ fn wide_and_narrow(wide: u32, narrow: u32) -> Vec<Rule<V4, TestEntry>> {
 }
 
 #[test]
-fn cost_model_packets_match_a_policy() {
+fn cost_model_packets_match_a_rule() {
     let rules = wide_and_narrow(2, 1);
     let CostModel(packets) = CostModel::of(&rules);
     assert_eq!(packets.len(), rules.len());
@@ -28,7 +28,7 @@ fn cost_model_packets_match_a_policy() {
     );
 }
 
-/// A packet that has found the wide policy first passes by the narrow ones behind it.
+/// A packet that has found the wide rule first passes by the narrow ones behind it.
 #[test]
 fn cost_model_pruned_branches_cost_nothing() {
     let estimate = |wide, narrow| {

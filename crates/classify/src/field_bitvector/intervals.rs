@@ -7,7 +7,7 @@ use crate::entry::Entry;
 use crate::key::Words;
 use crate::rule::Rule;
 
-/// A field of a selector.
+/// A field of a rule.
 #[derive(Clone, Copy)]
 struct FieldSpec {
     place: FieldLocation,
@@ -79,7 +79,7 @@ impl FieldSpec {
         mask.leading_ones() == mask.count_ones()
     }
 
-    /// The interval that a selector matches, by the leading ones of its mask.
+    /// The interval that a rule matches, by the leading ones of its mask.
     fn interval<W: Words>(self, value: &W, mask: &W, group: usize) -> Interval {
         let asked = (self.of(mask) << (128 - self.bits)).leading_ones().min(self.bits);
         let open = self.highest().checked_shr(asked).unwrap_or(0);

@@ -11,8 +11,9 @@ use crate::test_rules::{Family, TestEntry, TestRule, any as matches_all, keys, r
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Also where rows take several lines, and policies come, go, and are planned anew.
+    /// Also where rows take several lines, and rules come, go, and are planned anew.
     #[test]
+    #[cfg_attr(miri, ignore = "minutes there")]
     fn ipv4_lookup_agrees_with_scan(
         all in prop::collection::vec(selectors(Family::V4), 1..1400),
         later in 0_usize..150,
@@ -23,6 +24,7 @@ proptest! {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "minutes there")]
     fn ipv6_lookup_agrees_with_scan(
         all in prop::collection::vec(selectors(Family::V6), 1..700),
         later in 0_usize..150,
@@ -34,6 +36,7 @@ proptest! {
 
     /// Of ranges, so that most share bits.
     #[test]
+    #[cfg_attr(miri, ignore = "minutes there")]
     fn field_bitvector_port_ranges_agree_with_scan(
         ranges in prop::collection::vec((selectors(Family::V4), 1_u16..20, any::<bool>()), 60..120),
         gone in prop::collection::vec(any::<prop::sample::Index>(), 0..60),
@@ -109,7 +112,8 @@ fn field_bitvector_full_recent_leaf_replans() {
 }
 
 #[test]
-fn field_bitvector_too_many_policies_is_none() {
+#[cfg_attr(miri, ignore = "minutes there")]
+fn field_bitvector_too_many_rules_is_none() {
     // Neighbours of two protocols share no bits.
     let other = |at: u16| port(at * 16).protocol([6, 17][usize::from(at % 2)]);
     let rules = rules::<V4>((0..3000).map(other).collect());
@@ -127,6 +131,7 @@ fn nested(at: u16) -> TestRule {
 
 /// But neither few, nor where a processor has no quick way.
 #[test]
+#[cfg_attr(miri, ignore = "minutes there")]
 fn field_bitvector_is_chosen_for_nested_ipv6_networks() {
     let of = |count: u16| rules::<V6>((0..count).map(nested).collect());
     let is_fast = bitvector(&of(64)).is_fast();

@@ -6,7 +6,7 @@ use crate::root_cuts::tests::firewall;
 use crate::rule::fits_extra;
 use crate::test_rules::{Family, TestEntry, any as matches_all, keys, rules, selectors, v4};
 
-/// That every node knows the rank of its first policy, and says so to who asks for it.
+/// That every node knows the rank of its first rule, and says so to who asks for it.
 fn assert_ranks<W: Words>(node: &Node<W, TestEntry>) {
     let first = node.rules().iter().map(Rule::rank).min();
     let first = first.unwrap_or(Rank::LAST);
@@ -92,6 +92,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
+    #[cfg_attr(miri, ignore = "minutes there")]
     fn ipv4_nodes_store_their_best_rank(
         rules_of in prop::collection::vec(selectors(Family::V4), 1..900),
         first in prop::sample::select(vec![1, 9, 70, 300, 700]),
@@ -102,6 +103,7 @@ proptest! {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "minutes there")]
     fn ipv6_nodes_store_their_best_rank(
         rules_of in prop::collection::vec(selectors(Family::V6), 1..500),
         first in prop::sample::select(vec![1, 9, 70, 300]),
@@ -131,6 +133,7 @@ fn trunk(rules: Vec<Rule<V4, TestEntry>>, bits: std::ops::Range<u8>) -> Node<V4,
 
 /// However many cuts every packet meets, and wherever the first stands.
 #[test]
+#[cfg_attr(miri, ignore = "minutes there")]
 fn batch_lookup_follows_many_root_cuts() {
     // The shortest prefixes, which stand behind the last cuts, among the others or before them.
     let priorities: [fn(u32) -> u32; 2] = [|at| at * 7 % 101, |at| 25 - at % 25];
@@ -156,6 +159,7 @@ fn batch_lookup_follows_many_root_cuts() {
 
 /// Samples of what came in another order would be others, and some plans are better than others.
 #[test]
+#[cfg_attr(miri, ignore = "minutes there")]
 fn replanned_tree_is_independent_of_insertion_order() {
     let rules = firewall(2500);
     let planned = |order: Vec<Rule<V4, TestEntry>>| {

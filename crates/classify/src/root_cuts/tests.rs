@@ -36,6 +36,7 @@ fn windows(mut node: &Node<V4, TestEntry>) -> Vec<Window> {
 
 /// Not what was planned, and no other cut of what the first one leaves would be better either.
 #[test]
+#[cfg_attr(miri, ignore = "minutes there")]
 fn root_cuts_cheapest_candidate_is_chosen() {
     let rules = firewall(10_000);
     let model = CostModel::of(&rules);
@@ -52,6 +53,7 @@ fn root_cuts_cheapest_candidate_is_chosen() {
 
 /// Both would be others.
 #[test]
+#[cfg_attr(miri, ignore = "minutes there")]
 fn root_cuts_large_and_cheap_trees_are_kept() {
     for count in [700, 33_000] {
         let rules = firewall(count);
@@ -65,6 +67,7 @@ fn root_cuts_large_and_cheap_trees_are_kept() {
 
 /// Weights err by as much.
 #[test]
+#[cfg_attr(miri, ignore = "minutes there")]
 fn root_cuts_saving_within_margin_is_ignored() {
     let planned = Node::of(firewall(700));
     let cuts_after = |others: usize| {
@@ -80,6 +83,7 @@ fn root_cuts_saving_within_margin_is_ignored() {
 /// Where it is thought to be quicker by so much that it is, and never where a tree leads each
 /// packet to one place.
 #[test]
+#[cfg_attr(miri, ignore = "minutes there")]
 fn root_cuts_faster_tuple_space_replaces_tree() {
     let rules = firewall(10_000);
     let model = CostModel::of(&rules);

@@ -37,6 +37,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
+    #[cfg_attr(miri, ignore = "minutes there")]
     fn ipv4_lookup_agrees_with_scan(
         all in prop::collection::vec(selectors(Family::V4), 1..500),
         masks in masks(),
@@ -52,6 +53,7 @@ proptest! {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "minutes there")]
     fn ipv6_lookup_agrees_with_scan(
         all in prop::collection::vec(selectors(Family::V6), 1..400),
         masks in masks(),
@@ -67,8 +69,9 @@ proptest! {
     }
 }
 
-/// Every policy stands in a tier or behind them all, and packets find the first.
+/// Every rule stands in a tier or behind them all, and packets find the first.
 #[test]
+#[cfg_attr(miri, ignore = "minutes there")]
 fn tuple_space_of_selected_masks_agrees_with_scan() {
     let rules = firewall(5000);
     let model = CostModel::of(&rules);
