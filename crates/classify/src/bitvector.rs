@@ -88,7 +88,6 @@ impl ByteRows {
     /// Builds the rows of `fields` for keys of `key_words` words. Rows have `width` words: 1, 2, 4,
     /// 8 or a multiple of 16. Fields outside the key, and rows beyond the first 65,535, are
     /// ignored.
-    #[must_use]
     pub(crate) fn of(key_words: usize, width: usize, fields: &[ByteField]) -> Self {
         let (last, width) = (key_words.saturating_sub(1), width.max(1));
         let mut numbered: Vec<(usize, [u16; VALUES])> = Vec::new();
@@ -150,7 +149,6 @@ impl ByteRows {
     }
 
     /// [`ByteRows::find_first_batch`] for one key.
-    #[must_use]
     #[inline]
     pub(crate) fn find_first<K: AsRef<[u64]>>(&self, key: &K, live: &[BitLine]) -> u32 {
         #[cfg(target_arch = "x86_64")]
@@ -170,7 +168,6 @@ impl ByteRows {
     }
 
     /// [`ByteRows::find_first_batch`] for one key, from bit `from` on.
-    #[must_use]
     pub(crate) fn find_first_from(
         &self,
         key: &[u64],
@@ -183,13 +180,11 @@ impl ByteRows {
     }
 
     /// Number of rows read for a key.
-    #[must_use]
     pub(crate) fn rows_read(&self) -> usize {
         self.rows_read
     }
 
     /// Bytes on the heap.
-    #[must_use]
     pub(crate) fn memory(&self) -> usize {
         size_of_val(&*self.asked) + size_of_val(&*self.lines)
     }

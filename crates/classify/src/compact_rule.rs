@@ -7,7 +7,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use crate::entry::{Entry, Ternary};
-use crate::key::{Key, V4, V6, Words};
+use crate::key::{Key, V4, V6, WordArray, Words};
 use crate::linear_leaf;
 use crate::rule::{MatchRule, Rank, Rule, TagBits, fits_extra};
 

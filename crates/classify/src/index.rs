@@ -1,17 +1,23 @@
 //! The index: entries in match order, and the first that a key matches.
 
+use crate::compact_rule::CompactRules;
 use crate::entry::Entry;
 use crate::key::{Key, Words};
-use crate::node::Node;
+use crate::node::{Node, cut_counts};
+use crate::plan::FEW;
 use crate::replanning::{PlanScope, ReplanTiming};
 use crate::rule::{Best, Rule};
-use crate::{LOOKUP_BATCH, cost_model};
+use crate::simd_leaf::count;
+use crate::{LOOKUP_BATCH, batch, cost_model, linear_leaf, root_cuts};
+
+/// Up to this many rules are searched packet by packet.
+const ALONE: usize = 32;
 
 /// Entries that match keys of some words. Clones share memory: readers see an immutable one, and a
 /// change copies one path.
 #[derive(Clone, Debug)]
 #[expect(private_bounds, reason = "keys are of two or of five words")]
-pub struct Index<W: Words, E: Entry>(Node<W, E>);
+pub struct Index<W: Words, E: Entry>(pub(crate) Node<W, E>);
 
 impl<W: Words, E: Entry> Default for Index<W, E> {
     fn default() -> Self {
@@ -25,13 +31,48 @@ impl<W: Words, E: Entry> Index<W, E> {
     #[must_use]
     #[inline]
     pub fn lookup(&self, key: &Key<W>) -> Best<'_, E> {
-        self.0.first(key)
+        let mut best = Best::NONE;
+        match &self.0 {
+            Node::Linear { rules, .. } => linear_leaf::find(rules, &key.words, key, &mut best),
+            Node::Empty { .. }
+            | Node::Compact { .. }
+            | Node::Simd { .. }
+            | Node::ByteBits { .. }
+            | Node::FieldBits { .. }
+            | Node::Cut { .. }
+            | Node::TupleSpace { .. }
+            | Node::Counts { .. } => {
+                self.0.find(key, &mut best);
+            }
+        }
+        best
     }
 
     /// Offers the first match of each key; at most [`LOOKUP_BATCH`] keys.
     #[inline]
     pub fn lookup_batch<'a>(&'a self, keys: &[Key<W>], bests: &mut [Best<'a, E>; LOOKUP_BATCH]) {
-        self.0.find_each(keys, bests);
+        match &self.0 {
+            Node::Cut { nodes, .. } if cut_counts(nodes).0 > ALONE => {
+                batch::find_each(&self.0, keys, bests)
+            }
+            Node::TupleSpace { space, .. } => batch::find_each_tuples(space, keys, bests),
+            Node::Linear { rules, .. } => {
+                linear_leaf::find_each(rules, |key| key.words, keys, bests)
+            }
+            Node::Compact { far, rules, .. } => {
+                linear_leaf::find_each(
+                    rules,
+                    |key| W::Compact::<E>::far_first(&key.words, *far),
+                    keys,
+                    bests,
+                );
+            }
+            Node::ByteBits { bits, .. } => bits.find_each(keys, bests),
+            Node::FieldBits { bits, .. } => bits.find_each(keys, bests),
+            Node::Empty { .. } | Node::Simd { .. } | Node::Cut { .. } | Node::Counts { .. } => {
+                keys.iter().zip(bests).for_each(|(key, best)| self.0.find(key, best));
+            }
+        }
     }
 
     /// Inserts an entry.
@@ -42,7 +83,14 @@ impl<W: Words, E: Entry> Index<W, E> {
     /// Inserts entries. Plans all anew if these are the majority, which is much faster than single
     /// insertions.
     pub fn insert_all(&mut self, entries: &[E]) -> PlanScope {
-        self.0.insert_all(entries.iter().map(Rule::of).collect())
+        if entries.len() < self.len().max(FEW) {
+            entries.iter().for_each(|entry| self.insert(entry, ReplanTiming::Now));
+            return PlanScope::Incremental;
+        }
+        let mut rules = self.0.rules();
+        rules.extend(entries.iter().map(Rule::of));
+        self.0 = root_cuts::best_root(rules);
+        PlanScope::Whole
     }
 
     /// Prepares for another entry at the same place, where the next one mostly comes: unshares the
@@ -62,10 +110,13 @@ impl<W: Words, E: Entry> Index<W, E> {
         self.0.follow(&newer.0, &Rule::of(entry));
     }
 
-    /// The same entries, planned as a whole; does not depend on the order of insertion.
+    /// The same entries, planned as a whole. Sorted first, as plans use samples and must not depend
+    /// on the order of insertion.
     #[must_use]
     pub fn replanned(&self) -> Self {
-        Self(self.0.replanned())
+        let mut rules = self.0.rules();
+        rules.sort_by_cached_key(|rule| rule.entry.precedence());
+        Self(root_cuts::best_root(rules))
     }
 
     /// Number of entries.
@@ -82,8 +133,20 @@ impl<W: Words, E: Entry> Index<W, E> {
 
     /// Number of entries, if they are few enough for a linear or one-block comparison.
     #[must_use]
+    #[inline]
     pub fn linear_len(&self) -> Option<usize> {
-        self.0.linear_len()
+        match &self.0 {
+            Node::Empty { .. } => Some(0),
+            Node::Linear { rules, .. } => Some(rules.len()),
+            Node::Compact { rules, .. } => Some(rules.len()),
+            Node::Simd { blocks, .. } if blocks.len() == 1 => Some(count::<W, E>(blocks)),
+            Node::Simd { .. }
+            | Node::ByteBits { .. }
+            | Node::FieldBits { .. }
+            | Node::Cut { .. }
+            | Node::TupleSpace { .. }
+            | Node::Counts { .. } => None,
+        }
     }
 
     /// Visits all entries in no order.

@@ -27,28 +27,35 @@ pub struct FiveTuple {
 
 /// Words of a [`FiveTuple`]: [`V4`] or [`V6`]. The last one holds source port, destination port,
 /// protocol, and 24 bits that are 0 in keys.
-pub(crate) trait Words:
-    Copy + Ord + std::hash::Hash + std::fmt::Debug + Send + Sync + 'static
-{
+pub(crate) trait Words: WordArray {
     /// Eight rules, for SIMD comparison.
     type RuleBlock8<E: Entry>: RuleBlock<Self, E>;
     /// Compact form of a rule.
     type Compact<E: Entry>: CompactRules<Self, E>;
-    /// Words of many keys, transposed.
-    type WordColumns: AsRef<[[u64; LOOKUP_BATCH]]> + Default;
-    /// Number of words.
-    const COUNT: usize;
     /// Address length in bits.
     const ADDRESS_BITS: u8;
-    /// Bits that keys use.
-    const SIGNIFICANT: Self;
-    /// All zero.
-    const ZERO: Self;
 
     /// Assembles words.
     fn new(destination: [u64; 2], source: [u64; 2], upper: u64) -> Self;
     /// Destination and source, as [`Words::new`] takes them.
     fn ends(&self) -> [[u64; 2]; 2];
+}
+
+/// What words of any number can do.
+pub(crate) trait WordArray:
+    Copy + Ord + std::hash::Hash + std::fmt::Debug + Send + Sync + 'static
+{
+    /// Words of many keys, transposed.
+    type WordColumns: AsRef<[[u64; LOOKUP_BATCH]]>;
+    /// Number of words.
+    const COUNT: usize;
+    /// Bits that keys use.
+    const SIGNIFICANT: Self;
+    /// All zero.
+    const ZERO: Self;
+    /// Columns of no keys.
+    const NO_COLUMNS: Self::WordColumns;
+
     /// Transposes the words of at most [`LOOKUP_BATCH`] keys.
     fn columns(packets: &[Key<Self>], columns: &mut Self::WordColumns);
     /// Which rules of each block match; see [`ternary_block::match_blocks`].
@@ -62,7 +69,7 @@ pub(crate) trait Words:
     );
     /// Builds words one by one.
     fn each(word: impl FnMut(usize) -> u64) -> Self;
-    /// One word; `at` is below [`Words::COUNT`].
+    /// One word; `at` is below [`WordArray::COUNT`].
     fn word(&self, at: usize) -> u64;
     /// All words.
     fn all(&self) -> &[u64];
@@ -119,12 +126,8 @@ impl<W: Words> Key<W> {
 
 impl Words for V4 {
     type RuleBlock8<E: Entry> = RuleBlock8<2, E>;
-    type WordColumns = [[u64; LOOKUP_BATCH]; 2];
     type Compact<E: Entry> = Infallible;
-    const COUNT: usize = 2;
     const ADDRESS_BITS: u8 = 32;
-    const SIGNIFICANT: Self = [u64::MAX, !UNUSED_BITS];
-    const ZERO: Self = [0; 2];
 
     #[inline]
     fn new(destination: [u64; 2], source: [u64; 2], upper: u64) -> Self {
@@ -134,73 +137,12 @@ impl Words for V4 {
     fn ends(&self) -> [[u64; 2]; 2] {
         [[self[0] >> 32 << 32, 0], [self[0] << 32, 0]]
     }
-
-    #[inline]
-    fn match_blocks<'a>(
-        pairs: impl Iterator<Item = (TernaryBlock<'a>, &'a Self)>,
-        fits: &mut [u8],
-    ) {
-        ternary_block::match_blocks(pairs, !UNUSED_BITS, fits);
-    }
-
-    #[inline]
-    fn find_first_batch(
-        rows: &FieldRows,
-        keys: &[Key<Self>],
-        candidates: &[BitLine],
-        found: &mut [u32],
-    ) {
-        rows.find_first_batch(keys, candidates, found);
-    }
-
-    #[inline]
-    fn columns(packets: &[Key<Self>], columns: &mut Self::WordColumns) {
-        fill(packets, columns);
-    }
-
-    fn each(word: impl FnMut(usize) -> u64) -> Self {
-        std::array::from_fn(word)
-    }
-
-    #[inline]
-    fn word(&self, at: usize) -> u64 {
-        self[at % 2]
-    }
-
-    #[inline]
-    fn all(&self) -> &[u64] {
-        self
-    }
-
-    #[inline]
-    fn masked(&self, mask: &Self) -> Self {
-        [self[0] & mask[0], self[1] & mask[1]]
-    }
-
-    #[inline]
-    fn union(&self, other: &Self) -> Self {
-        [self[0] | other[0], self[1] | other[1]]
-    }
-
-    #[inline]
-    fn or_last_word(self, bits: u64) -> Self {
-        [self[0], self[1] | bits]
-    }
-
-    #[inline]
-    fn difference(&self, value: &Self, mask: &Self) -> u64 {
-        (self[0] ^ value[0]) & mask[0] | ((self[1] ^ value[1]) & mask[1]) >> 24
-    }
 }
 
 impl Words for V6 {
     type RuleBlock8<E: Entry> = RuleBlock8<5, E>;
-    type WordColumns = [[u64; LOOKUP_BATCH]; 5];
     type Compact<E: Entry> = CompactRule<E>;
-    const COUNT: usize = 5;
     const ADDRESS_BITS: u8 = 128;
-    const SIGNIFICANT: Self = [u64::MAX, u64::MAX, u64::MAX, u64::MAX, !UNUSED_BITS];
-    const ZERO: Self = [0; 5];
 
     #[inline]
     fn new(destination: [u64; 2], source: [u64; 2], upper: u64) -> Self {
@@ -210,6 +152,28 @@ impl Words for V6 {
     fn ends(&self) -> [[u64; 2]; 2] {
         [[self[0], self[1]], [self[2], self[3]]]
     }
+}
+
+impl<const N: usize> WordArray for [u64; N] {
+    type WordColumns = [[u64; LOOKUP_BATCH]; N];
+    const COUNT: usize = N;
+    const SIGNIFICANT: Self = {
+        let mut all = [u64::MAX; N];
+        all[N - 1] = !UNUSED_BITS;
+        all
+    };
+    const ZERO: Self = [0; N];
+    const NO_COLUMNS: Self::WordColumns = [[0; LOOKUP_BATCH]; N];
+
+    /// Not inlined: otherwise the words of all keys compete for registers.
+    #[inline(never)]
+    fn columns(packets: &[Key<Self>], columns: &mut Self::WordColumns) {
+        for (at, packet) in packets.iter().enumerate() {
+            for (column, word) in columns.iter_mut().zip(packet.words) {
+                column[at % LOOKUP_BATCH] = word;
+            }
+        }
+    }
 
     #[inline]
     fn match_blocks<'a>(
@@ -229,18 +193,13 @@ impl Words for V6 {
         rows.find_first_batch(keys, candidates, found);
     }
 
-    #[inline]
-    fn columns(packets: &[Key<Self>], columns: &mut Self::WordColumns) {
-        fill(packets, columns);
-    }
-
     fn each(word: impl FnMut(usize) -> u64) -> Self {
         std::array::from_fn(word)
     }
 
     #[inline]
     fn word(&self, at: usize) -> u64 {
-        self.get(at).copied().unwrap_or(0)
+        if N.is_power_of_two() { self[at % N] } else { self.get(at).copied().unwrap_or(0) }
     }
 
     #[inline]
@@ -260,24 +219,14 @@ impl Words for V6 {
 
     #[inline]
     fn or_last_word(mut self, bits: u64) -> Self {
-        self[4] |= bits;
+        self[N - 1] |= bits;
         self
     }
 
     #[inline]
     fn difference(&self, value: &Self, mask: &Self) -> u64 {
-        let last = ((self[4] ^ value[4]) & mask[4]) >> 24;
-        (0..4).fold(last, |all, at| all | (self[at] ^ value[at]) & mask[at])
-    }
-}
-
-/// Not inlined: otherwise the words of all keys compete for registers.
-#[inline(never)]
-fn fill<const N: usize>(packets: &[Key<[u64; N]>], columns: &mut [[u64; LOOKUP_BATCH]; N]) {
-    for (at, packet) in packets.iter().enumerate() {
-        for (column, word) in columns.iter_mut().zip(packet.words) {
-            column[at % LOOKUP_BATCH] = word;
-        }
+        let differs = |at: usize| (self[at] ^ value[at]) & mask[at];
+        (0..N - 1).fold(differs(N - 1) >> 24, |all, at| all | differs(at))
     }
 }
 

@@ -16,13 +16,13 @@ use crate::compact_rule::{AddressEnd, CompactRules};
 use crate::entry::Entry;
 use crate::field_bitvector::FieldBitvector;
 use crate::key::{Key, Words};
+use crate::linear_leaf;
 use crate::plan::FEW;
-use crate::replanning::{PlanScope, ReplanTiming};
+use crate::replanning::ReplanTiming;
 use crate::rule::{Best, MatchRule, Rank, Rule};
 use crate::simd_leaf::{self, RuleBlock, SimdLeaf, count};
 use crate::tuple_space::TupleSpace;
 use crate::window::Window;
-use crate::{LOOKUP_BATCH, batch, linear_leaf, root_cuts};
 
 /// Some rules. `first` is at the same offset in all variants, so that it is read without a
 /// branch.
@@ -78,8 +78,6 @@ pub(crate) enum Node<W: Words, E: Entry> {
     },
 }
 
-/// Up to this many rules are searched packet by packet.
-const ALONE: usize = 32;
 /// Larger sets are not replanned as a whole.
 const REPLANNED: usize = 4096;
 
@@ -91,57 +89,6 @@ impl<W: Words, E: Entry> Default for Node<W, E> {
 
 impl<W: Words, E: Entry> Node<W, E> {
     const EMPTY: Self = Self::Empty { first: Rank::LAST };
-
-    /// The first matching rule, if any.
-    #[inline]
-    pub(crate) fn first(&self, key: &Key<W>) -> Best<'_, E> {
-        let mut best = Best::NONE;
-        match self {
-            Self::Linear { rules, .. } => linear_leaf::find(rules, &key.words, key, &mut best),
-            Self::Empty { .. }
-            | Self::Compact { .. }
-            | Self::Simd { .. }
-            | Self::ByteBits { .. }
-            | Self::FieldBits { .. }
-            | Self::Cut { .. }
-            | Self::TupleSpace { .. }
-            | Self::Counts { .. } => {
-                self.find(key, &mut best);
-            }
-        }
-        best
-    }
-
-    /// Offers the first match of each key; at most [`LOOKUP_BATCH`] keys.
-    #[inline]
-    pub(crate) fn find_each<'a>(
-        &'a self,
-        keys: &[Key<W>],
-        bests: &mut [Best<'a, E>; LOOKUP_BATCH],
-    ) {
-        match self {
-            Self::Cut { nodes, .. } if cut_counts(nodes).0 > ALONE => {
-                batch::find_each(self, keys, bests)
-            }
-            Self::TupleSpace { space, .. } => batch::find_each_tuples(space, keys, bests),
-            Self::Linear { rules, .. } => {
-                linear_leaf::find_each(rules, |key| key.words, keys, bests)
-            }
-            Self::Compact { far, rules, .. } => {
-                linear_leaf::find_each(
-                    rules,
-                    |key| W::Compact::<E>::far_first(&key.words, *far),
-                    keys,
-                    bests,
-                );
-            }
-            Self::ByteBits { bits, .. } => bits.find_each(keys, bests),
-            Self::FieldBits { bits, .. } => bits.find_each(keys, bests),
-            Self::Empty { .. } | Self::Simd { .. } | Self::Cut { .. } | Self::Counts { .. } => {
-                keys.iter().zip(bests).for_each(|(key, best)| self.find(key, best));
-            }
-        }
-    }
 
     /// Prefetches what is compared here.
     #[inline]
@@ -301,26 +248,6 @@ impl<W: Words, E: Entry> Node<W, E> {
         }
     }
 
-    /// Replans if the new rules are the majority, which is much faster than single insertions.
-    pub(crate) fn insert_all(&mut self, coming: Vec<Rule<W, E>>) -> PlanScope {
-        if coming.len() < self.len().max(FEW) {
-            coming.into_iter().for_each(|rule| self.insert(rule, ReplanTiming::Now));
-            return PlanScope::Incremental;
-        }
-        let mut rules = self.rules();
-        rules.extend(coming);
-        *self = root_cuts::best_root(rules);
-        PlanScope::Whole
-    }
-
-    /// The same rules, planned as a whole. Sorted first, as plans use samples and must not
-    /// depend on the order of insertion.
-    pub(super) fn replanned(&self) -> Self {
-        let mut rules = self.rules();
-        rules.sort_by_cached_key(|rule| rule.entry.precedence());
-        root_cuts::best_root(rules)
-    }
-
     /// Removes a rule that is present.
     pub(crate) fn remove(&mut self, rule: &Rule<W, E>) {
         let (len, planned) = match self {
@@ -423,23 +350,6 @@ impl<W: Words, E: Entry> Node<W, E> {
             | Self::FieldBits { first, .. }
             | Self::TupleSpace { first, .. }
             | Self::Cut { first, .. } => *first,
-        }
-    }
-
-    /// Number of rules, if they are few enough for a linear or one-block comparison.
-    #[inline]
-    pub(crate) fn linear_len(&self) -> Option<usize> {
-        match self {
-            Self::Empty { .. } => Some(0),
-            Self::Linear { rules, .. } => Some(rules.len()),
-            Self::Compact { rules, .. } => Some(rules.len()),
-            Self::Simd { blocks, .. } if blocks.len() == 1 => Some(count::<W, E>(blocks)),
-            Self::Simd { .. }
-            | Self::ByteBits { .. }
-            | Self::FieldBits { .. }
-            | Self::Cut { .. }
-            | Self::TupleSpace { .. }
-            | Self::Counts { .. } => None,
         }
     }
 
@@ -582,7 +492,7 @@ fn make_mut<W: Words, E: Entry>(nodes: &mut Arc<[Node<W, E>]>) -> &mut [Node<W, 
 }
 
 /// Rules of a cut, now and when it was planned. Holds no rule.
-fn cut_counts<W: Words, E: Entry>(nodes: &[Node<W, E>]) -> (usize, usize) {
+pub(crate) fn cut_counts<W: Words, E: Entry>(nodes: &[Node<W, E>]) -> (usize, usize) {
     let [.., Node::Counts { len, planned, .. }] = nodes else { return (0, 0) };
     (*len, *planned)
 }

@@ -33,14 +33,12 @@ const MAX_BITS: u32 = 24;
 
 impl PrefilterTable {
     /// An empty table of `1 << bits` slots (`bits` from 1 to 24) over the key bits in `mask`.
-    #[must_use]
     pub(crate) fn of(mask: &[u64], bits: u32) -> Self {
         let bits = bits.clamp(1, MAX_BITS);
         Self { mask: mask.into(), slots: vec![EMPTY; 1 << bits].into(), shift: u64::BITS - bits }
     }
 
     /// Hash of a key under the mask.
-    #[must_use]
     #[inline]
     pub(crate) fn hash(&self, key: &[u64]) -> u64 {
         self.hash_of(key.iter().copied())
@@ -55,7 +53,6 @@ impl PrefilterTable {
     }
 
     /// Slot number of a hash.
-    #[must_use]
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "no more than MAX_BITS are left")]
     pub(crate) const fn slot(&self, hash: u64) -> usize {
@@ -63,13 +60,11 @@ impl PrefilterTable {
     }
 
     /// Number of slots.
-    #[must_use]
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
 
     /// The lowest rank inserted for a hash, or a lower one; [`NO_RANK`] if there is none.
-    #[must_use]
     #[inline]
     pub(crate) fn rank(&self, hash: u64) -> u32 {
         rank_in(self.slots.get(self.slot(hash)).copied().unwrap_or(EMPTY), hash)
@@ -115,7 +110,6 @@ impl PrefilterTable {
     }
 
     /// Bytes on the heap.
-    #[must_use]
     pub(crate) fn memory(&self) -> usize {
         size_of_val(&*self.mask) + size_of_val(&*self.slots)
     }

@@ -24,7 +24,6 @@ enum SimdWidth {
 
 /// Which of the first 64 values match, as bits: those that equal `key` under their masks. Bits of
 /// the last word that are not in `last` do not count.
-#[must_use]
 #[inline]
 pub(crate) fn match_lanes<const N: usize, T: AsRef<SimdTernary8<N>>>(
     lanes: &[T],

@@ -29,7 +29,7 @@ pub(crate) fn find_each_tuples<'a, W: Words, E: Entry>(
         batch.end(space.residue());
     }
     let (mut probe, mut targets) = (PrefilterProbe::default(), ProbeTargets::default());
-    let mut columns = W::WordColumns::default();
+    let mut columns = W::NO_COLUMNS;
     W::columns(batch.keys, &mut columns);
     let count = batch.keys.len();
     space.tuples().iter().for_each(|tuple| probe.query(tuple.prefilter(), columns.as_ref()));

@@ -72,7 +72,6 @@ impl FieldRows {
     /// Builds the rows of `fields`; each row has `words` words. `None` if there are too many
     /// fields, rows or interval ends, if intervals of two-word fields nest too deeply, or if a
     /// field has no rows or does not end with its highest value.
-    #[must_use]
     pub(crate) fn of(words: usize, fields: &[KeyField]) -> Option<Self> {
         let width = lines_per_row(words);
         if fields.len() > MAX_KEY_FIELDS {
@@ -136,7 +135,6 @@ impl FieldRows {
     }
 
     /// [`FieldRows::find_first_batch`] for one key, from bit `from` on.
-    #[must_use]
     pub(crate) fn find_first_from(
         &self,
         key: &[u64],
@@ -161,25 +159,21 @@ impl FieldRows {
     }
 
     /// Number of rows read for a key.
-    #[must_use]
     pub(crate) fn rows_read(&self) -> usize {
         self.fields.len()
     }
 
     /// Whether the CPU supports the AVX-512 path.
-    #[must_use]
     pub(crate) const fn uses_avx512(&self) -> bool {
         self.uses_avx512
     }
 
     /// Cache lines of a row.
-    #[must_use]
     pub(crate) const fn width(&self) -> usize {
         self.width
     }
 
     /// Bytes on the heap.
-    #[must_use]
     pub(crate) fn memory(&self) -> usize {
         let ends = self.fields.iter().map(|field| size_of_val(field) + field.memory());
         ends.sum::<usize>() + size_of_val(&*self.lines)

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::LOOKUP_BATCH;
+use crate::index::Index;
 use crate::node::{Node, tests as nodes};
 use crate::rule::Best;
 use crate::test_rules::{Network, TestEntry, TestRule, any as matches_all, key, rules};
@@ -119,13 +120,14 @@ fn compact_leaf_compares_shared_fields() {
     let protected = |host| site(host, 1).protocol(6);
     let node = Node::of(templated((0..8).map(protected).collect()));
     assert!(matches!(node, Node::Compact { .. }));
+    let index = Index(node);
     for (net, host, protocol, fits) in
         [(1, 0, 6, true), (2, 0, 6, false), (1, 1, 6, false), (1, 0, 17, false)]
     {
         for far in 0..8 {
             let key = packet(address(net, host), address(0, far), protocol, 0);
             assert_eq!(
-                node.first(&key).entry().is_some(),
+                index.lookup(&key).entry().is_some(),
                 fits,
                 "{net} {host} {protocol} to {far}"
             );
@@ -145,10 +147,10 @@ fn compact_leaf_batch_finds_each_rule() {
             AddressEnd::Source => packet(there(host), here, 6, 0),
         };
         let keys: Vec<_> = (0..65).map(packet).collect();
-        let node = Node::of(rules.clone());
+        let index = Index(Node::of(rules.clone()));
         for (round, keys) in keys.chunks(LOOKUP_BATCH).enumerate() {
             let mut bests = [Best::NONE; LOOKUP_BATCH];
-            node.find_each(keys, &mut bests);
+            index.lookup_batch(keys, &mut bests);
             for (at, best) in bests.iter().enumerate().take(keys.len()) {
                 let own = rules.get(round * LOOKUP_BATCH + at).map(|rule| rule.entry.precedence());
                 assert_eq!(best.entry().map(Entry::precedence), own, "{far:?} {at}");

@@ -1,6 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::LOOKUP_BATCH;
+use crate::index::Index;
 use crate::key::{V4, V6};
 use crate::root_cuts::tests::firewall;
 use crate::rule::fits_extra;
@@ -26,9 +28,10 @@ fn assert_answers<W: Words>(
     rules: &[Rule<W, TestEntry>],
     keys: &[Key<W>],
 ) {
+    let index = Index(node.clone());
     let together = keys.chunks(LOOKUP_BATCH).flat_map(|keys| {
         let mut bests = [Best::NONE; LOOKUP_BATCH];
-        node.find_each(keys, &mut bests);
+        index.lookup_batch(keys, &mut bests);
         bests.into_iter().take(keys.len())
     });
     for (key, best) in keys.iter().zip(together) {
@@ -36,7 +39,7 @@ fn assert_answers<W: Words>(
             |rule: &&Rule<W, TestEntry>| rule.fits(&key.words) && fits_extra(&rule.entry, key);
         let first = rules.iter().filter(fits).map(|rule| rule.entry.precedence()).min();
         assert_eq!(best.entry().map(|entry| entry.precedence()), first);
-        assert_eq!(node.first(key).entry().map(|entry| entry.precedence()), first);
+        assert_eq!(index.lookup(key).entry().map(|entry| entry.precedence()), first);
     }
 }
 
@@ -48,9 +51,9 @@ pub(crate) fn check<W: Words>(
     keys: &[Key<W>],
 ) {
     let rules: Vec<_> = coming.drain(..first.min(coming.len())).collect();
-    let mut node = Node::default();
-    node.insert_all(rules.clone());
-    check_from(node, rules, coming, gone, keys);
+    let mut index = Index::default();
+    index.insert_all(&rules.iter().map(|rule| rule.entry.clone()).collect::<Vec<_>>());
+    check_from(index.0, rules, coming, gone, keys);
 }
 
 /// The same of a node that has some rules.
@@ -163,9 +166,9 @@ fn batch_lookup_follows_many_root_cuts() {
 fn replanned_tree_is_independent_of_insertion_order() {
     let rules = firewall(2500);
     let planned = |order: Vec<Rule<V4, TestEntry>>| {
-        let mut node = Node::default();
-        order.into_iter().for_each(|rule| node.insert(rule, ReplanTiming::Now));
-        let replanned = node.replanned();
+        let mut index = Index::<V4, _>::default();
+        order.iter().for_each(|rule| index.insert(&rule.entry, ReplanTiming::Now));
+        let replanned = index.replanned();
         (replanned.memory(), replanned.depth())
     };
     let backwards = rules.iter().rev().cloned().collect();

@@ -113,7 +113,6 @@ impl PrefilterProbe {
     }
 
     /// The slot of a key in a queried table.
-    #[must_use]
     #[inline]
     pub(crate) fn slot(&self, table: usize, key: usize) -> usize {
         self.rows(&self.slots).get(table).map_or(0, |row| row[key % PROBE_KEYS] as usize)

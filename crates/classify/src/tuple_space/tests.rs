@@ -4,6 +4,7 @@ use super::prefix_lengths::PrefixLengths;
 use super::*;
 use crate::LOOKUP_BATCH;
 use crate::cost_model::CostModel;
+use crate::index::Index;
 use crate::key::{V4, V6};
 use crate::node::tests::check_from;
 use crate::root_cuts::tests::firewall;
@@ -99,11 +100,11 @@ fn tuple_space_of_selected_masks_agrees_with_scan() {
             place(best)
         });
         assert!(alone.eq(firsts.iter().copied()), "{search_order:?}");
-        let node = Node::tuple_space(space.clone());
+        let index = Index(Node::tuple_space(space.clone()));
         let mut are_picked = false;
         for (keys, firsts) in model.keys().chunks(LOOKUP_BATCH).zip(firsts.chunks(LOOKUP_BATCH)) {
             let mut bests = [Best::NONE; LOOKUP_BATCH];
-            node.find_each(keys, &mut bests);
+            index.lookup_batch(keys, &mut bests);
             assert!(bests.iter().map(|best| place(*best)).zip(firsts).all(|(a, b)| a == *b));
             let passes = |best: &&Best<'_, TestEntry>| best.precedes(space.residue().best_rank());
             are_picked |= (1..keys.len()).contains(&bests.iter().filter(passes).count());

@@ -124,25 +124,19 @@ impl Classifier {
         if entries.len() < self.len() {
             return entries.iter().for_each(|entry| self.insert(entry, ReplanTiming::Now));
         }
-        let (mut v4, mut v6) =
-            (<[[Vec<PolicyRule>; 2]; 3]>::default(), <[[Vec<PolicyRule>; 2]; 3]>::default());
+        let mut coming = <[[[Vec<PolicyRule>; 2]; 2]; 3]>::default();
         for entry in entries {
+            if entry.if_id().0 != 0 {
+                self.insert(entry, ReplanTiming::Now);
+                continue;
+            }
             let (direction, kind) = (entry.direction() as usize, entry.kind() as usize);
-            if entry.if_id().0 == 0 {
-                self.counts[direction][kind] += 1;
-                self.whole_datagram_rules[direction] += usize::from(entry.needs_whole_datagram());
-            }
-            match (entry.if_id().0, entry.family()) {
-                (0, Family::V4) => v4[direction][kind].push(PolicyRule::of(entry)),
-                (0, Family::V6) => v6[direction][kind].push(PolicyRule::of(entry)),
-                (_, _) => self.insert(entry, ReplanTiming::Now),
-            }
+            self.counts[direction][kind] += 1;
+            self.whole_datagram_rules[direction] += usize::from(entry.needs_whole_datagram());
+            coming[direction][kind][entry.family() as usize].push(PolicyRule::of(entry));
         }
-        for ((bins, v4), v6) in self.plain.iter_mut().zip(v4).zip(v6) {
-            for ((bins, v4), v6) in bins.iter_mut().zip(v4).zip(v6) {
-                bins.insert_all(&v4, &v6);
-            }
-        }
+        let bins = self.plain.iter_mut().flatten();
+        bins.zip(coming.iter().flatten()).for_each(|(bins, coming)| bins.insert_all(coming));
     }
 
     /// Inserts one policy; [`Classifier::prepare`] must be called before the next change.
@@ -340,13 +334,12 @@ impl Bins {
         }
     }
 
-    fn insert_all(&mut self, v4: &[PolicyRule], v6: &[PolicyRule]) {
-        let counts = [v4.len(), v6.len()];
+    fn insert_all(&mut self, [v4, v6]: &[Vec<PolicyRule>; 2]) {
         let planned = [self.v4.insert_all(v4), self.v6.insert_all(v6)];
-        for ((changed, count), planned) in self.changed.iter_mut().zip(counts).zip(planned) {
+        for ((changed, coming), planned) in self.changed.iter_mut().zip([v4, v6]).zip(planned) {
             *changed = match planned {
                 PlanScope::Whole => 0,
-                PlanScope::Incremental => *changed + count,
+                PlanScope::Incremental => *changed + coming.len(),
             };
         }
     }
