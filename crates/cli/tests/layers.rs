@@ -12,7 +12,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 /// A crate uses only crates of the layers before its own.
 const LAYERS: &[&[&str]] = &[
     &["uxfrm-packet", "uxfrm-control", NETLINK_WIRE, "uxfrm-cli-grammar"],
-    &["uxfrm-crypto"],
+    &["uxfrm-crypto", CLASSIFY],
     &["uxfrm-engine"],
     &["uxfrm-tunnel", "uxfrm-offload", "uxfrm-netlink"],
     &["uxfrm-xfrm", "uxfrm-link"],
@@ -26,9 +26,9 @@ const LAYERS: &[&[&str]] = &[
 /// The layers up to here are sans-IO: no clock, thread, descriptor, random source or environment.
 const LAST_SANS_IO_LAYER: usize = 3;
 
-/// Crates split off because several crates need them: each public item must be used outside of
-/// them.
-const SHARED: &[&str] = &[NETLINK_WIRE];
+/// Crates split off for their users alone: each public item must be used outside of them.
+const SHARED: &[&str] = &[NETLINK_WIRE, CLASSIFY];
+const CLASSIFY: &str = "uxfrm-classify";
 const NETLINK_WIRE: &str = "uxfrm-netlink-wire";
 
 /// Beside the layers: uses packet and netlink-wire, and is used from [`RUNTIME`] on.

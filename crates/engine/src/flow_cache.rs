@@ -28,11 +28,12 @@ use std::sync::Arc;
 use family_cache::FamilyCache;
 use key::{ContextNumbers, KeyBuilder};
 use table::{Epochs, Value};
+use uxfrm_classify::LOOKUP_BATCH;
 use uxfrm_packet::Version;
 use validity::ScopeEpochs;
 use verdicts::{VerdictTable, is_sub};
 
-use crate::spd::classifier::{Best, LOOKUP_BATCH};
+use crate::spd::rules::{Best, policy_of, verdict_of};
 use crate::{Direction, FlowKey, Moment, PolicyEntry, PolicyKind, Sa, Spd, Spi, VerdictId};
 
 pub use counters::published::SharedCacheStats;
@@ -530,16 +531,17 @@ impl LookupContext<'_> {
         if self.spd.has_subs(self.direction) {
             for ((flow, best), found) in flows.iter().zip(bests).zip(found) {
                 let both = |entry| self.sub_and_main(verdicts, flow, entry);
-                *found = best.entry().map_or(VerdictId::NONE, both);
+                *found = policy_of(best).map_or(VerdictId::NONE, both);
             }
         } else {
             let mut strangers = false;
             for (best, found) in bests.iter().zip(found) {
-                *found = best.answer();
+                *found = verdict_of(best);
                 strangers |= *found != VerdictId::NONE && !verdicts.is_known(*found);
             }
             if strangers {
-                let met = bests.iter().filter_map(|best| Some((best.answer(), best.entry()?)));
+                let met =
+                    bests.iter().filter_map(|best| Some((verdict_of(best), policy_of(best)?)));
                 verdicts.record_matches(&met.collect());
             }
         }

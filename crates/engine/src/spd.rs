@@ -23,7 +23,7 @@
 //!
 //! and what the allocator cannot use. For IPv6 the `classifier` takes 54: 40 for a rule, which
 //! holds only the remote address; the rest of what it matches is in a mask template shared by many
-//! rules (`classifier/compact_rule`). A rule without a template takes 88, as all do in sets of a
+//! rules (`uxfrm_classify`). A rule without a template takes 88, as all do in sets of a
 //! few thousand. A policy's own fields are in its entry: prefix lengths, protocol, ports,
 //! addresses, tunnel addresses and request id; 23 bytes fit inline, more take a separate block
 //! (`compact/inline`, `compact/layout`). IPv6 addresses are stored as the bytes that differ from
@@ -43,4 +43,4 @@ pub mod template;
 pub(crate) mod validate;
 pub(crate) mod verdict;
 
-pub(crate) mod classifier;
+pub(crate) mod rules;

@@ -53,13 +53,11 @@
 //! # Ok::<(), uxfrm_packet::ParseError>(())
 //! ```
 //!
-//! No clock, descriptor or thread here; `unsafe` four times: to call the AVX forms of the checksum,
-//! of [`ByteRows::find_first_batch`] and [`FieldRows::find_first_batch`], and of [`match_lanes`],
-//! and to prefetch.
+//! No clock, descriptor or thread here; `unsafe` twice: for the AVX forms of the checksum and to
+//! prefetch.
 
 #![deny(unsafe_code)]
 
-mod bitvector;
 pub mod checksum;
 pub mod coalesce;
 pub mod congestion;
@@ -75,13 +73,10 @@ pub mod icmpv6;
 pub mod ip;
 pub mod ipv4;
 pub mod ipv6;
-mod prefilter_table;
 pub mod protocol;
 pub mod routing;
 pub mod segment;
-mod simd_ternary;
 pub mod tcp;
-mod ternary_block;
 pub mod udp;
 
 mod batch;
@@ -93,9 +88,6 @@ mod prefetch;
 mod test_packets;
 
 pub use batch::{BATCH, Batch};
-pub use bitvector::{
-    BitLine, ByteField, ByteRows, FieldLocation, FieldRows, KeyField, MAX_KEY_FIELDS, UNUSED_BYTES,
-};
 pub use buf::{Checksum, Ecn, HEADROOM, PacketBuf, PacketMeta, Segments, TAILROOM, UdpPath};
 pub use coalesce::{Coalescer, SliceMeta};
 pub use error::ParseError;
@@ -107,10 +99,5 @@ pub use pool::{Pool, PoolStats, SizeClass};
 pub use prefetch::{
     prefetch, prefetch_far, prefetch_far_first, prefetch_far_whole, prefetch_first, prefetch_whole,
 };
-pub use prefilter_table::{
-    MAX_TABLES, NO_RANK, PROBE_KEYS, PrefilterProbe, PrefilterTable, ProbeTargets,
-};
 pub use protocol::Protocol;
 pub use segment::SegmentPlan;
-pub use simd_ternary::{SimdTernary8, match_lanes, match_lanes_batch};
-pub use ternary_block::{BLOCK_LANES, TernaryBlock, match_blocks};

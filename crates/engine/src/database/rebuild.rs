@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::PolicyEntry;
-use crate::spd::classifier::PendingDelta;
+use crate::spd::rules::PendingDelta;
 
 /// State of a rebuild.
 #[derive(Debug, Default)]

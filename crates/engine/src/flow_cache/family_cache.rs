@@ -1,6 +1,7 @@
 //! The flow cache of one address family: table, admission control, statistics.
 
 use arrayvec::ArrayVec;
+use uxfrm_classify::LOOKUP_BATCH;
 
 use super::admission::hit_rate::{Decision, HitBenefit, HitRateWindow, WindowContext};
 use super::admission::lookup_cost::{LookupCost, MANY, SMALLEST};
@@ -11,7 +12,6 @@ use super::table::{Epochs, FlowTable, HashedKey, InsertOutcome, ProbeResult, Val
 use super::verdicts::VerdictTable;
 use super::{CacheMode, CacheSettings, CacheStats, CachedVerdict, LookupContext};
 use crate::FlowKey;
-use crate::spd::classifier::LOOKUP_BATCH;
 use crate::spd::verdict::VerdictId;
 
 /// Flows of one family: keys of `N` words in slots of `W`.

@@ -10,12 +10,11 @@
 use std::alloc::{Layout, handle_alloc_error};
 use std::ops::Range;
 
+use overflow::OverflowHints;
+use uxfrm_classify::mix;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-use overflow::OverflowHints;
-
 use super::key::CacheKey;
-use crate::spd::classifier::ternary::mix;
 
 /// Flows of one family: keys of `N` words in slots of `W`, which divides the eight words of a line.
 #[derive(Debug)]

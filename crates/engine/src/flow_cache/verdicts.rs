@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
+use uxfrm_classify::LOOKUP_BATCH;
 
 use super::counters::policy::CounterPages;
 use super::counters::valid_slots::ValidSlots;
 use super::sub_main_pairs::SubMainPairs;
-use crate::spd::classifier::LOOKUP_BATCH;
 use crate::spd::verdict::{PAIR, PLACE, VerdictId};
 use crate::{Action, Moment, PolicyEntry, PolicyKind};
 

@@ -3,4 +3,5 @@
 pub(crate) mod address_codec;
 pub(crate) mod inline;
 pub(crate) mod layout;
+pub(crate) mod mask_templates;
 pub(crate) mod shared;

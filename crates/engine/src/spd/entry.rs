@@ -5,7 +5,8 @@ use std::sync::{
     atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
-use super::classifier::MaskTemplate;
+use uxfrm_classify::MaskTemplate;
+
 use super::compact::inline::InlineFields;
 use super::compact::shared::SharedFields;
 use crate::{

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use uxfrm_classify::LOOKUP_BATCH;
+
 use super::change_log::PolicyChangeLog;
-use super::classifier::{
-    Best, Classifier, Footprint, LOOKUP_BATCH, PendingDelta, Rebuild, RebuiltIndex,
-};
 use super::fragment_rules::FragmentRules;
+use super::rules::{Best, Classifier, Footprint, PendingDelta, Rebuild, RebuiltIndex, policy_of};
 use super::scope::InvalidationScope;
 use crate::{Action, Direction, Family, FlowKey, PolicyEntry, PolicyKind};
 
@@ -48,7 +48,7 @@ impl Spd {
     #[must_use]
     pub fn lookup(&self, direction: Direction, flow: &FlowKey) -> PolicyLookup<'_> {
         let default = PolicyLookup::Default(self.defaults.of(direction));
-        self.first(direction, flow).entry().map_or(default, PolicyLookup::Policy)
+        policy_of(&self.first(direction, flow)).map_or(default, PolicyLookup::Policy)
     }
 
     /// [`Spd::lookup`] of each flow, in order, into `found`. Overlaps the cache misses of many
@@ -64,7 +64,7 @@ impl Spd {
             let mut bests = [Best::NONE; LOOKUP_BATCH];
             self.find_each(direction, flows, &mut bests);
             let bests = bests.iter().take(flows.len());
-            found.extend(bests.map(|best| best.entry().map_or(default, PolicyLookup::Policy)));
+            found.extend(bests.map(|best| policy_of(best).map_or(default, PolicyLookup::Policy)));
         }
     }
 
@@ -117,7 +117,7 @@ impl Spd {
         direction: Direction,
         flow: &FlowKey,
     ) -> Option<&Arc<PolicyEntry>> {
-        self.classifier.first(kind, direction, flow).entry()
+        policy_of(&self.classifier.first(kind, direction, flow))
     }
 
     /// All policies in no order.

@@ -164,7 +164,7 @@ mod tests {
     use std::net::IpAddr;
 
     use super::*;
-    use crate::spd::classifier::ternary::mix;
+    use uxfrm_classify::mix;
 
     const ORDERS: SamplerSettings = SamplerSettings { most: 1 << 20, min_reuse: 60, rest: 0 };
 

@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
+use uxfrm_classify::MaskTemplate;
 
 use super::inline::INLINE_BYTES;
 use super::layout::{FieldLayout, SharedTraffic};
-use crate::spd::classifier::{MaskTemplate, MaskTemplates};
+use super::mask_templates::MaskTemplates;
+use crate::spd::rules::{far_end, ternary};
 use crate::{
     DeviceId, IfId, LifetimeLimits, Mark, Offload, OffloadKind, Policy, PolicyFlags, PolicyKind,
     Template,
@@ -195,8 +197,9 @@ impl SharedFieldsTable {
     fn insert(&mut self, mut fields: SharedFields, policy: &Policy) -> Arc<SharedFields> {
         let Self { table, per_layout, mask_templates, hasher, policies } = self;
         if fields.layout.is_compact() && *policies >= MIN_TEMPLATED {
-            fields.mask_template =
-                mask_templates.share(MaskTemplate::of(&policy.selector, policy.direction));
+            let (ternary, far) =
+                (ternary(&policy.selector, policy.mark), far_end(policy.direction));
+            fields.mask_template = mask_templates.share(MaskTemplate::of(&ternary, far));
         }
         *per_layout.entry(fields.layout).or_default() += 1;
         let hash = fields.hash(hasher);
