@@ -11,13 +11,12 @@ use uxfrm_packet::{PacketBuf, Protocol, Version};
 
 use super::deliver::{is_burst, may_coalesce};
 use super::inner_template::{InnerPacket, InnerTemplate};
-use super::open::charge;
 use super::outer_template::{MatchedEsp, SaMatcher};
 use super::run::MIN_PACKETS;
-use super::rx_cache::LimitCheck;
 use super::rx_record::RxRecord;
 use super::slow::parse_outer;
 use super::{DATA_AHEAD, Fate, Inbound, META_AHEAD, PIECE, RxItem, narrow};
+use crate::datapath::account::{LimitCheck, charge};
 use crate::datapath::back_off::BackOff;
 use crate::datapath::context::BatchCtx;
 use crate::{DropReason, HostPort, Stage, StageWatch, VerdictId};

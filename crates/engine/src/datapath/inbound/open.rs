@@ -4,12 +4,13 @@ use arrayvec::ArrayVec;
 use uxfrm_crypto::{Crypter, OpenJob, OpenStatus, SeqHigh};
 use uxfrm_packet::PacketBuf;
 
-use super::rx_cache::{LimitCheck, RxEntry, RxTally};
+use super::rx_cache::{RxEntry, RxTally};
 use super::slow::device::Opener;
 use super::{Fate, Inbound, SealedEsp};
+use crate::DropReason;
+use crate::datapath::account::{LimitCheck, charge};
 use crate::datapath::context::BatchCtx;
 use crate::sa::replay::UncheckedSeq;
-use crate::{ChargeOutcome, DropReason, Event, Sa};
 
 /// Enough for the library's bursts, small enough for the stack and the L1 cache.
 const CHUNK: usize = 64;
@@ -199,28 +200,6 @@ impl Inbound {
     }
 }
 
-impl LimitCheck {
-    /// Whether a packet of so many bytes passes; charges it if need be.
-    pub(super) fn lets_pass(self, sa: &Sa, bytes: u32, ctx: &mut BatchCtx<'_>) -> bool {
-        match self {
-            Self::Pass => true,
-            Self::Expired => false,
-            Self::PerPacket => match sa.charge(1, bytes.into(), ctx.now) {
-                ChargeOutcome::Ok => true,
-                ChargeOutcome::SoftLimit => {
-                    ctx.push_event(Event::SaSoftLimit(sa.id()));
-                    true
-                }
-                ChargeOutcome::HardLimit => {
-                    ctx.push_event(Event::SaHardLimit(sa.id()));
-                    false
-                }
-                ChargeOutcome::NeedsPerPacket | ChargeOutcome::Expired => false,
-            },
-        }
-    }
-}
-
 /// Yields the ESP parts of buffers, in order.
 struct BufferCursor<'a> {
     buffers: std::slice::IterMut<'a, Option<PacketBuf>>,
@@ -273,24 +252,6 @@ impl RxEntry {
         let (packets, bytes) = (std::mem::take(&mut self.packets), std::mem::take(&mut self.bytes));
         self.limit_check = charge(&self.sa, packets, bytes, ctx);
         self.limit_check
-    }
-}
-
-/// Charges an SA for packets together, and raises its events.
-#[inline]
-pub(super) fn charge(sa: &Sa, packets: u32, bytes: u64, ctx: &mut BatchCtx<'_>) -> LimitCheck {
-    match sa.charge(packets, bytes, ctx.now) {
-        ChargeOutcome::Ok => LimitCheck::Pass,
-        ChargeOutcome::SoftLimit => {
-            ctx.push_event(Event::SaSoftLimit(sa.id()));
-            LimitCheck::Pass
-        }
-        ChargeOutcome::NeedsPerPacket => LimitCheck::PerPacket,
-        ChargeOutcome::HardLimit => {
-            ctx.push_event(Event::SaHardLimit(sa.id()));
-            LimitCheck::Expired
-        }
-        ChargeOutcome::Expired => LimitCheck::Expired,
     }
 }
 

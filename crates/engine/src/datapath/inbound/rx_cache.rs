@@ -19,6 +19,7 @@ use super::outer_template::OuterTemplate;
 use super::rx_record::RxRecord;
 use super::spi_index::SpiIndex;
 use super::{FEW, SaLookupKey, narrow};
+use crate::datapath::account::LimitCheck;
 use crate::flow_cache::validity::ScopeEpochs;
 use crate::flow_cache::{CachedVerdict, InsertionSeq};
 use crate::sa::config::SaFlags;
@@ -86,17 +87,6 @@ pub(super) struct RxTally {
     pub(super) framing: EspFraming,
     pub(super) packets: u32,
     pub(super) bytes: u64,
-}
-
-/// Result of charging an SA's packets together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LimitCheck {
-    /// All pass.
-    Pass,
-    /// Only some fit under a hard limit: each is charged on its own.
-    PerPacket,
-    /// None passes.
-    Expired,
 }
 
 /// Entries of this batch and earlier ones, by index.

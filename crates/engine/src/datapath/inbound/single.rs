@@ -6,10 +6,10 @@ use uxfrm_packet::{Batch, PacketBuf};
 
 use super::deliver::is_burst;
 use super::inner_template::{InnerPacket, InnerTemplate};
-use super::open::charge;
 use super::outer_template::SaMatcher;
-use super::rx_cache::{LimitCheck, RxEntry};
+use super::rx_cache::RxEntry;
 use super::{Fate, Inbound, RxItem, SealedEsp};
+use crate::datapath::account::charge_one;
 use crate::datapath::context::BatchCtx;
 use crate::{DropReason, HostPort, Mode, Stage, StageWatch};
 
@@ -127,11 +127,8 @@ impl Inbound {
         if self.deferred.add(pending_slot, sa, 1, inner_packet.carried.into()) {
             return Ok(());
         }
-        match charge(sa, 1, inner_packet.carried.into(), ctx) {
-            LimitCheck::Pass => Ok(()),
-            // One packet passes or does not.
-            LimitCheck::PerPacket | LimitCheck::Expired => Err(DropReason::InStateExpired),
-        }
+        let passes = charge_one(sa, inner_packet.carried.into(), ctx);
+        passes.then_some(()).ok_or(DropReason::InStateExpired)
     }
 
     /// Stages 8 to 10.

@@ -1,10 +1,11 @@
 //! Charges SAs and reserves their sequence numbers: once per batch, exact at the limits.
 
 use super::slow::device::Sealer;
-use super::{Outbound, SeqSupply, TxItem};
+use super::{Outbound, SeqSupply, TxItem, narrow};
 use crate::bundle::{BundleCache, SaTally, SeqGrant, SeqMode};
+use crate::datapath::account::{LimitCheck, charge, charge_one};
 use crate::datapath::context::BatchCtx;
-use crate::{ChargeOutcome, DropReason, Event, Sa};
+use crate::{DropReason, Sa};
 
 impl Outbound {
     /// Adds an item and requests numbers for its innermost layer.
@@ -76,15 +77,10 @@ impl SeqGrant {
     #[inline(always)]
     pub(super) fn of(sa: &Sa, packets: u32, bytes: u64, ctx: &mut BatchCtx<'_>) -> Self {
         let mut grant = Self { refusal: DropReason::OutStateExpired, ..Self::NOTHING };
-        match sa.charge(packets, bytes, ctx.now) {
-            ChargeOutcome::Ok => grant.take(sa, packets),
-            ChargeOutcome::SoftLimit => {
-                ctx.push_event(Event::SaSoftLimit(sa.id()));
-                grant.take(sa, packets);
-            }
-            ChargeOutcome::NeedsPerPacket => grant.mode = SeqMode::PerPacket,
-            ChargeOutcome::HardLimit => ctx.push_event(Event::SaHardLimit(sa.id())),
-            ChargeOutcome::Expired => {}
+        match charge(sa, packets, bytes, ctx) {
+            LimitCheck::Pass => grant.take(sa, packets),
+            LimitCheck::PerPacket => grant.mode = SeqMode::PerPacket,
+            LimitCheck::Expired => {}
         }
         grant
     }
@@ -159,20 +155,11 @@ impl SaTally {
 
     /// Charges packet by packet, up to a limit.
     fn charge_per_packet(&self, item: &TxItem, clear_len: usize, ctx: &mut BatchCtx<'_>) -> u32 {
-        let id = self.sa.id();
-        for k in 0..item.count {
+        let passes = |k: &u32| {
             let len = if k + 1 == item.count { item.last_len } else { item.len } as usize;
-            match self.sa.charge(1, (len - clear_len) as u64, ctx.now) {
-                ChargeOutcome::Ok => {}
-                ChargeOutcome::SoftLimit => ctx.push_event(Event::SaSoftLimit(id)),
-                ChargeOutcome::HardLimit => {
-                    ctx.push_event(Event::SaHardLimit(id));
-                    return k;
-                }
-                ChargeOutcome::NeedsPerPacket | ChargeOutcome::Expired => return k,
-            }
-        }
-        item.count
+            charge_one(&self.sa, (len - clear_len) as u64, ctx)
+        };
+        narrow((0..item.count).take_while(passes).count())
     }
 }
 
