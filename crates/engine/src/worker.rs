@@ -137,7 +137,7 @@ impl Worker {
         let snapshot = self.snapshots.load();
         self.outbound.release_stale(snapshot);
         self.inbound.release_stale(snapshot);
-        let (outbound, inbound) = (&self.outbound.policies, &self.inbound.policies);
+        let (outbound, inbound) = (self.outbound.policies(), &self.inbound.policies);
         self.cache_counts.write([outbound.stats_by_family(), inbound.stats_by_family()]);
     }
 
@@ -208,13 +208,13 @@ impl Worker {
     /// Outbound traffic so far.
     #[must_use]
     pub fn outward(&self) -> TrafficCounters {
-        self.outbound.traffic
+        self.outbound.traffic()
     }
 
     /// Statistics of the flow caches, outbound and inbound.
     #[must_use]
     pub fn caches(&self) -> [CacheStats; 2] {
-        [self.outbound.policies.stats(), self.inbound.policies.stats()]
+        [self.outbound.policies().stats(), self.inbound.policies.stats()]
     }
 
     /// Statistics of the flow caches as of the latest [`Worker::refresh`], for any thread.

@@ -44,6 +44,20 @@ pub struct TrafficCounters {
     pub originated: u64,
 }
 
+impl TrafficCounters {
+    #[inline(always)]
+    pub(crate) fn count_received(&mut self, packets: u64, bytes: u64) {
+        self.received += packets;
+        self.received_bytes += bytes;
+    }
+
+    #[inline(always)]
+    pub(crate) fn count_sent(&mut self, packets: u64, bytes: u64) {
+        self.sent += packets;
+        self.sent_bytes += bytes;
+    }
+}
+
 /// What the stages of both directions use for one batch.
 pub(crate) struct BatchCtx<'a> {
     pub(crate) settings: &'a Settings,

@@ -11,9 +11,11 @@ use uxfrm_packet::checksum::Sum;
 use uxfrm_packet::ipv6::{self, Ipv6Header};
 use uxfrm_packet::{PacketBuf, Version};
 
+use super::number::{SeqSupply, distribute};
 use super::pre_parsed::FlowRun;
 use super::seal_jobs::{self, SealJobs};
-use super::{Outbound, PacketSummary, SeqSupply, TxItem, ip_id};
+use super::transmit::transmit;
+use super::{Outbound, PacketSummary, TxBatch, TxItem, ip_id};
 use crate::bundle::Bundle;
 use crate::datapath::context::BatchCtx;
 use crate::esp::encap::{EncapLayer, InnerInfo, UdpTemplate};
@@ -29,7 +31,7 @@ impl Outbound {
     /// Whether the runs from `first` on may go now: no items are queued, or the runs are long
     /// enough to send the items first.
     pub(super) fn may_run_now(&mut self, first: usize, ctx: &BatchCtx<'_>) -> bool {
-        if self.items.is_empty() {
+        if self.tx.items.is_empty() {
             return true;
         }
         let plain = self.parsed.runs[first..].iter().take_while(|run| run.plain);
@@ -50,7 +52,7 @@ impl Outbound {
         ctx: &mut BatchCtx<'_>,
         watch: &mut impl StageWatch,
     ) -> usize {
-        debug_assert!(self.items.is_empty() && self.in_place.is_empty());
+        debug_assert!(self.tx.items.is_empty() && self.in_place.is_empty());
         let mut end = first;
         while end < self.parsed.runs.len()
             && let Some(place) = self.bundle_of_run(end, ctx)
@@ -81,8 +83,9 @@ impl Outbound {
         if known.verdict.outcome() != PolicyOutcome::Protect {
             return None;
         }
-        let place = known.bundle().filter(|place| self.is_usable(*place, ctx))?;
-        self.cache.bundle(place).takes(run).then_some(place)
+        let Self { decider, tx: TxBatch { cache, .. }, .. } = self;
+        let place = known.bundle().filter(|place| decider.is_usable(*place, cache, ctx.now))?;
+        cache.bundle(place).takes(run).then_some(place)
     }
 
     #[inline(always)]
@@ -95,9 +98,8 @@ impl Outbound {
     /// Counts a run's packets.
     #[inline(always)]
     pub(super) fn count_run(&mut self, run: &FlowRun, known: CachedVerdict) {
-        self.traffic.received += u64::from(run.packets);
-        self.traffic.received_bytes += run.received as u64;
-        self.tally_policy(known.verdict, run.packets, run.bytes as u64);
+        self.tx.traffic.count_received(run.packets.into(), run.received as u64);
+        self.decider.tally_policy(known.verdict, run.packets, run.bytes as u64);
     }
 
     /// Counts a run's packets and requests numbers for them.
@@ -110,9 +112,10 @@ impl Outbound {
         place: u32,
     ) {
         self.count_run(run, known);
-        if let Some((tally, layer)) = self.cache.tally_of(place, 0) {
+        let TxBatch { cache, numbering, .. } = &mut self.tx;
+        if let Some((tally, layer)) = cache.tally_of(place, 0) {
             let clear_len = layer.clear_len_for(version) * run.packets as usize;
-            tally.request(&mut self.touched, run.packets, (run.bytes - clear_len) as u64);
+            numbering.request(tally, run.packets, (run.bytes - clear_len) as u64);
         }
     }
 
@@ -127,9 +130,9 @@ impl Outbound {
         let count = self.parsed.runs[runs.clone()].iter().map(|run| run.packets as usize).sum();
         self.in_place.extend(packets.take(count));
         watch.stage_done(Stage::Frame);
-        self.reserve_all(ctx);
+        self.tx.numbering.reserve_all(&mut self.tx.cache, ctx);
         watch.stage_done(Stage::Number);
-        if self.seq_supply == SeqSupply::Short {
+        if self.tx.numbering.supply == SeqSupply::Short {
             return self.send_run_slow(runs, ctx, watch);
         }
         self.seal_runs(runs, ctx);
@@ -163,10 +166,11 @@ impl Outbound {
     /// Stages 6 to 10 for items of one layer whose SAs are charged already.
     #[cold]
     pub(super) fn send_slow(&mut self, ctx: &mut BatchCtx<'_>) {
-        self.distribute(0, ctx);
-        self.seal(0, ctx);
-        self.finish(0);
-        self.transmit(ctx);
+        let Self { tx, sealer, .. } = self;
+        distribute(0, tx, ctx);
+        sealer.seal(0, tx, ctx);
+        sealer.finish(0, tx);
+        transmit(tx, ctx);
     }
 
     /// Adds an item for a packet whose SA is charged already.
@@ -176,7 +180,7 @@ impl Outbound {
         place: u32,
         ctx: &mut BatchCtx<'_>,
     ) {
-        let bundle = self.cache.bundle(place);
+        let bundle = self.tx.cache.bundle(place);
         let frame = PacketSummary::with_flow(&packet).and_then(|(summary, _)| {
             let len = summary.total_len as usize;
             Some((bundle.frame(len, &summary.inner)?, summary.inner, len))
@@ -184,16 +188,17 @@ impl Outbound {
         match frame {
             Some((frame, inner, len)) => {
                 packet.reframe(frame.prefix, frame.total);
-                self.items.push(TxItem::new(packet, place, frame, inner, len));
+                self.tx.items.push(TxItem::new(packet, place, frame, inner, len));
             }
             // The packet was parsed before and has room.
-            None => self.discard(packet, 1, DropReason::OutNoRoom, ctx),
+            None => self.tx.discard(packet, 1, DropReason::OutNoRoom, ctx),
         }
     }
 
     /// Stages 7 to 9.
     fn seal_runs(&mut self, runs: Range<usize>, ctx: &mut BatchCtx<'_>) {
-        let Self { parsed, cache, in_place, failed, ident, traffic, .. } = self;
+        let Self { parsed, in_place, failed, tx, .. } = self;
+        let TxBatch { cache, ident, traffic, .. } = tx;
         let is_far = cache.exceeds_cache();
         let (bundles, tallies) = cache.parts();
         let mut jobs = SealJobs::new(ctx.crypter, failed);
@@ -234,7 +239,7 @@ impl Outbound {
         if !self.failed.is_empty() {
             self.drop_failed(ctx);
         }
-        self.traffic.sent += self.in_place.len() as u64;
+        self.tx.traffic.sent += self.in_place.len() as u64;
         ctx.out.wire.append(&mut self.in_place);
     }
 
@@ -248,7 +253,7 @@ impl Outbound {
         failed.dedup();
         for item in failed {
             let packet = self.in_place.remove(item);
-            self.discard(packet, 1, DropReason::OutCrypto, ctx);
+            self.tx.discard(packet, 1, DropReason::OutCrypto, ctx);
         }
     }
 }
