@@ -226,7 +226,7 @@ impl Worker {
     /// Inbound traffic so far.
     #[must_use]
     pub fn inward(&self) -> TrafficCounters {
-        self.inbound.traffic
+        self.inbound.traffic()
     }
 
     /// The context of a batch on the newest snapshot, and the two halves that use it.

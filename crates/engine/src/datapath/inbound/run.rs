@@ -13,7 +13,7 @@ use super::deliver::{is_burst, may_coalesce};
 use super::inner_template::{InnerPacket, InnerTemplate};
 use super::outer_template::{MatchedEsp, SaMatcher};
 use super::rx_cache::RxCache;
-use super::{DATA_AHEAD, Fate, Inbound, META_AHEAD, PIECE, RxItem, narrow};
+use super::{DATA_AHEAD, Fate, Inbound, META_AHEAD, PIECE, RxBatch, RxItem, narrow};
 use crate::datapath::account::LimitCheck;
 use crate::datapath::back_off::BackOff;
 use crate::datapath::context::BatchCtx;
@@ -43,18 +43,18 @@ impl Inbound {
         ctx: &mut BatchCtx<'_>,
         watch: &mut impl StageWatch,
     ) -> bool {
-        if rest.len() < MIN_PACKETS || !self.marks.is_empty() || !self.run.back_off.is_over() {
+        if rest.len() < MIN_PACKETS || !self.rx.marks.is_empty() || !self.run.back_off.is_over() {
             return false;
         }
-        self.rx_cache.begin(ctx.snapshot);
-        let run =
-            self.resume().filter(|entry| self.match_run(*entry, rest.as_slice()) >= MIN_PACKETS);
+        self.rx.rx_cache.begin(ctx.snapshot);
+        let latest = self.rx.rx_cache.resume();
+        let run = latest.filter(|entry| self.match_run(*entry, rest.as_slice()) >= MIN_PACKETS);
         let answer = run.and_then(|entry| Some((entry, self.verified_answer(entry, ctx)?)));
         if let Some((entry, answer)) = answer {
             self.run.packets.extend(rest.take(self.run.matches.len()));
             self.process_run(entry, answer, ctx, watch);
         }
-        self.finish_items();
+        self.rx.finish();
         answer.is_some()
     }
 
@@ -63,8 +63,9 @@ impl Inbound {
     fn match_run(&mut self, entry: u32, packets: &[PacketBuf]) -> usize {
         let matches = &mut self.run.matches;
         matches.clear();
+        let rx_cache = &self.rx.rx_cache;
         let Some(known) =
-            SaMatcher::of(&self.rx_cache, entry).filter(|_| inner(&self.rx_cache, entry).is_some())
+            SaMatcher::of(rx_cache, entry).filter(|_| inner(rx_cache, entry).is_some())
         else {
             return 0;
         };
@@ -82,8 +83,9 @@ impl Inbound {
     /// Stage 8: the verdict under which packets of the SA's inner template pass; `None` if unknown.
     #[inline]
     fn verified_answer(&mut self, entry: u32, ctx: &BatchCtx<'_>) -> Option<VerdictId> {
-        let state = &self.rx_cache[entry as usize];
-        let InnerTemplate { flow, direction, .. } = inner(&self.rx_cache, entry)?;
+        let rx_cache = &self.rx.rx_cache;
+        let state = &rx_cache[entry as usize];
+        let InnerTemplate { flow, direction, .. } = inner(rx_cache, entry)?;
         let known =
             self.policies.lookup_cached(&ctx.snapshot.spd, *direction, flow, state.framing.spi);
         state.lets_pass(known).then_some(known.verdict)
@@ -98,7 +100,7 @@ impl Inbound {
         ctx: &mut BatchCtx<'_>,
         watch: &mut impl StageWatch,
     ) {
-        self.traffic.received += self.run.matches.len() as u64;
+        self.rx.traffic.received += self.run.matches.len() as u64;
         watch.stage_done(Stage::Peel);
         self.open_run(entry, ctx);
         watch.stage_done(Stage::Open);
@@ -126,8 +128,8 @@ impl Inbound {
     /// Stage 5; fills the verdicts.
     #[inline(never)]
     fn open_run(&mut self, entry: u32, ctx: &mut BatchCtx<'_>) {
-        let Self { run, rx_cache: states, verdicts, traffic, .. } = self;
-        let state = &states[entry as usize];
+        let Self { run, rx: RxBatch { rx_cache, traffic, .. }, opener, .. } = self;
+        let state = &rx_cache[entry as usize];
         let key = state.sa.key();
         let mut jobs: ArrayVec<OpenJob<'_>, PIECE> = ArrayVec::new();
         let mut received = 0;
@@ -143,8 +145,8 @@ impl Inbound {
         }
         traffic.received_bytes += received as u64;
         ctx.crypter.open(&mut jobs);
-        verdicts.clear();
-        verdicts.extend(jobs.iter().map(|job| job.verdict));
+        opener.verdicts.clear();
+        opener.verdicts.extend(jobs.iter().map(|job| job.verdict));
     }
 
     /// Stage 7, up to the first packet that is forged or does not match inside.
@@ -152,9 +154,10 @@ impl Inbound {
     fn strip_run(&mut self, entry: u32) {
         let RxRun { packets, matches, inner_packets, .. } = &mut self.run;
         inner_packets.clear();
-        let Some(inner) = inner(&self.rx_cache, entry) else { return };
-        let framing = self.rx_cache[entry as usize].framing;
-        let opened = packets.iter().zip(matches).zip(&self.verdicts);
+        let rx_cache = &self.rx.rx_cache;
+        let Some(inner) = inner(rx_cache, entry) else { return };
+        let framing = rx_cache[entry as usize].framing;
+        let opened = packets.iter().zip(matches).zip(&self.opener.verdicts);
         for ((packet, MatchedEsp { at, len, tos, .. }), verdict) in opened {
             if *verdict != OpenStatus::Authentic {
                 break;
@@ -171,7 +174,7 @@ impl Inbound {
     /// Stage 6, up to the first packet that was received before.
     #[inline(never)]
     fn accept_run(&mut self, entry: u32) {
-        let window = self.rx_cache[entry as usize].sa.replay();
+        let window = self.rx.rx_cache[entry as usize].sa.replay();
         let RxRun { matches, inner_packets, .. } = &mut self.run;
         let (matches, mut accepted) = (&matches[..inner_packets.len()], 0);
         while let [first, ..] = &matches[accepted..] {
@@ -188,7 +191,8 @@ impl Inbound {
     /// Charges the SA. Returns whether all packets are within its limits.
     #[inline(always)]
     fn charge_run(&mut self, entry: u32, ctx: &mut BatchCtx<'_>) -> bool {
-        let (inner_packets, state) = (&self.run.inner_packets, &mut self.rx_cache[entry as usize]);
+        let inner_packets = &self.run.inner_packets;
+        let state = &mut self.rx.rx_cache[entry as usize];
         state.packets = narrow(inner_packets.len());
         state.bytes =
             inner_packets.iter().map(|inner_packet| u64::from(inner_packet.carried)).sum();
@@ -198,14 +202,14 @@ impl Inbound {
     /// Turns opened packets that were not accepted into items.
     #[inline(never)]
     fn leave_to_slow_path(&mut self, entry: u32) {
-        let Self { run, rx_cache: states, items, sealed, buffers, verdicts, .. } = self;
+        let Self { run, rx: RxBatch { rx_cache, items, sealed, buffers, .. }, opener, .. } = self;
         let RxRun { packets, matches, inner_packets, back_off } = run;
         let accepted = inner_packets.len();
         if accepted < matches.len() / 2 {
             back_off.begin();
         }
-        verdicts.drain(..accepted);
-        let known = SaMatcher::of(states, entry);
+        opener.verdicts.drain(..accepted);
+        let known = SaMatcher::of(rx_cache, entry);
         for ((packet, matched), place) in
             packets.drain(accepted..).zip(&matches[accepted..]).zip(0..)
         {
@@ -223,11 +227,11 @@ impl Inbound {
         let packets = std::mem::take(&mut self.run.packets);
         let inner_packets = std::mem::take(&mut self.run.inner_packets);
         for (packet, inner_packet) in packets.into_iter().zip(inner_packets) {
-            if self.may_pass(entry, inner_packet.carried, ctx) {
+            if self.rx.rx_cache[entry as usize].may_pass(inner_packet.carried, ctx) {
                 self.run.packets.push(packet);
                 self.run.inner_packets.push(inner_packet);
             } else {
-                self.discard(packet, DropReason::InStateExpired, ctx);
+                self.rx.discard(packet, DropReason::InStateExpired, ctx);
             }
         }
     }
@@ -242,15 +246,14 @@ impl Inbound {
             inner_packet.frame(packet);
         }
         self.policies.count_first(answer, narrow(inner_packets.len()), bytes);
-        self.traffic.sent += inner_packets.len() as u64;
-        self.traffic.sent_bytes += bytes;
+        self.rx.traffic.count_sent(inner_packets.len() as u64, bytes);
         // Runs are let in only with an inner template.
-        let protocol = inner(&self.rx_cache, entry).map_or(0, |inner| inner.flow.protocol);
+        let protocol = inner(&self.rx.rx_cache, entry).map_or(0, |inner| inner.flow.protocol);
         if !may_coalesce(ctx.settings.host, Protocol(protocol)) {
             return ctx.out.host.append(packets);
         }
         for packet in packets.drain(..) {
-            self.coalescer.offer(packet, ctx.pool, &mut ctx.out.host);
+            self.delivery.coalescer.offer(packet, ctx.pool, &mut ctx.out.host);
         }
     }
 }
