@@ -44,7 +44,7 @@ use std::vec::Drain;
 
 use uxfrm_packet::{Batch, PacketBuf};
 
-use crate::datapath::context::{BatchCtx, TrafficCounters};
+use crate::datapath::context::BatchCtx;
 use crate::esp::decap::OuterHeader;
 use crate::ids::MAX_DEPTH;
 use crate::sa::deferred_counters::DeferredCounters;
@@ -64,7 +64,6 @@ use slow::policy_lookups::PolicyLookups;
 #[derive(Debug)]
 pub(crate) struct Inbound {
     rx: RxBatch,
-    pub(crate) policies: PolicyCache,
     /// Generation of the SAs for which the policy cache holds inbound passes.
     states: u64,
     /// Batch from a device.
@@ -121,20 +120,19 @@ impl Inbound {
     pub(crate) fn new(settings: &Settings) -> Self {
         Self {
             rx: RxBatch::new(),
-            policies: PolicyCache::new(settings.cache.inbound, !settings.seed),
             states: 0,
             from_device: Batch::default(),
             classifier: OuterClassifier::default(),
             opener: EspOpener::new(),
-            delivery: HostDelivery::new(),
+            delivery: HostDelivery::new(settings),
             run: RxRun::new(),
             interleaved: RxInterleaved::new(),
             deferred: DeferredCounters::default(),
         }
     }
 
-    pub(crate) fn traffic(&self) -> TrafficCounters {
-        self.rx.traffic
+    pub(crate) fn policies(&self) -> &PolicyCache {
+        &self.delivery.policies
     }
 
     pub(crate) fn run(
@@ -143,22 +141,22 @@ impl Inbound {
         ctx: &mut BatchCtx<'_>,
         watch: &mut impl StageWatch,
     ) {
-        self.policies.begin_batch(&ctx.snapshot.spd);
+        self.delivery.policies.begin_batch(&ctx.snapshot.spd);
         if self.states != ctx.snapshot.states {
             self.states = ctx.snapshot.states;
-            self.policies.invalidate_bundles();
+            self.delivery.policies.invalidate_bundles();
             // Another generation of an SA may have tighter limits.
             self.deferred.flush();
         }
-        self.classifier.reassembler.expire(&mut self.rx.traffic, ctx);
+        self.classifier.reassembler.expire(ctx);
         if !self.run_single(batch, ctx, watch) {
             self.run_all(batch, ctx, watch);
         }
         self.delivery.coalescer.flush(&mut ctx.out.host);
-        self.policies.flush_due(ctx.now);
+        self.delivery.policies.flush_due(ctx.now);
         self.deferred.flush_due(ctx.now);
         watch.stage_done(Stage::Deliver);
-        self.rx.traffic.held = self.classifier.reassembler.held();
+        ctx.traffic.held = self.classifier.reassembler.held();
         self.rx.marks.clear();
     }
 
@@ -193,13 +191,13 @@ impl Inbound {
         // With many SAs the whole batch goes together, so that each SA is charged once. Device
         // marks are indexed by position in the batch.
         let goes_on = rx.marks.is_empty() && rx.rx_cache.is_small();
-        rx.receive(rest, if goes_on { most.min(PIECE) } else { most });
+        rx.receive(rest, if goes_on { most.min(PIECE) } else { most }, ctx);
         if !rx.marks.is_empty() {
             admit_from_device(rx, ctx);
         }
         watch.stage_done(Stage::Receive);
         self.decapsulate_layers(ctx, watch);
-        self.delivery.deliver(&mut self.policies, &mut self.rx, ctx, watch);
+        self.delivery.deliver(&mut self.rx, ctx, watch);
         watch.stage_done(Stage::Deliver);
         self.rx.finish();
     }
@@ -240,18 +238,18 @@ impl Inbound {
 
     /// Flushes the deferred counters of policies and SAs.
     pub(crate) fn flush_deferred(&mut self) {
-        self.policies.flush();
+        self.delivery.policies.flush();
         self.deferred.flush();
     }
 
     /// Whether any counter is deferred.
     pub(crate) fn has_deferred(&self) -> bool {
-        self.policies.has_pending() || self.deferred.has_pending()
+        self.delivery.policies.has_pending() || self.deferred.has_pending()
     }
 
     /// Releases removed SAs and some removed policies.
     pub(crate) fn release_stale(&mut self, snapshot: &Snapshot) {
-        self.policies.release_stale(&snapshot.spd);
+        self.delivery.policies.release_stale(&snapshot.spd);
         self.rx.rx_cache.release_stale(snapshot);
     }
 }

@@ -52,7 +52,7 @@ use std::vec::Drain;
 use uxfrm_packet::{Batch, IpPacket, PacketBuf, ParseError, SegmentPlan, Segments, checksum};
 
 use crate::bundle::first_query;
-use crate::datapath::context::{BatchCtx, TrafficCounters};
+use crate::datapath::context::BatchCtx;
 use crate::flow_cache::CachedVerdict;
 use crate::sa::deferred_counters::DeferredCounters;
 use crate::{
@@ -113,10 +113,6 @@ impl Outbound {
         }
     }
 
-    pub(crate) fn traffic(&self) -> TrafficCounters {
-        self.tx.traffic
-    }
-
     pub(crate) fn policies(&self) -> &PolicyCache {
         &self.decider.policies
     }
@@ -168,7 +164,7 @@ impl Outbound {
         if self.queued.is_due(ctx) {
             self.release_waiting(ctx);
         }
-        self.defragmenter.expire(&mut self.tx.traffic, ctx);
+        self.defragmenter.expire(ctx);
         match batch.take_single() {
             Some(packet) => self.receive_single(packet, ctx, watch),
             None => self.receive_batch(batch, ctx, watch),
@@ -347,14 +343,14 @@ impl Outbound {
         if packet.segments != Segments::One {
             return self.receive_super_packet(packet, summary, known, ctx);
         }
-        self.tx.traffic.count_received(1, packet.len() as u64);
+        ctx.traffic.count_received(1, packet.len() as u64);
         let Some((summary, flow)) = summary.filter(|_| checksum::complete(&mut packet).is_ok())
         else {
-            return self.tx.discard(packet, 1, DropReason::OutMalformed, ctx);
+            return ctx.discard(packet, 1, DropReason::OutMalformed);
         };
         packet.trim(summary.total_len as usize);
         if summary.fragment && ctx.snapshot.spd.needs_whole_datagrams(Direction::Out) {
-            if let Some((whole, longest)) = self.defragmenter.add(packet, &mut self.tx, ctx) {
+            if let Some((whole, longest)) = self.defragmenter.add(packet, ctx) {
                 self.receive_reassembled(whole, longest, ctx);
             }
             return;
@@ -374,9 +370,9 @@ impl Outbound {
     ) {
         let plan = segment_plan(&packet);
         let count = plan.as_ref().ok().and_then(Option::as_ref).map_or(1, SegmentPlan::count);
-        self.tx.traffic.count_received(count as u64, packet.len() as u64);
+        ctx.traffic.count_received(count as u64, packet.len() as u64);
         let (Ok(plan), Some((summary, flow))) = (plan, summary) else {
-            return self.tx.discard(packet, count, DropReason::OutMalformed, ctx);
+            return ctx.discard(packet, count, DropReason::OutMalformed);
         };
         packet.trim(summary.total_len as usize);
         let packets = u32::try_from(count).unwrap_or(u32::MAX);
@@ -391,11 +387,11 @@ impl Outbound {
     #[cold]
     fn receive_reassembled(&mut self, packet: PacketBuf, longest: usize, ctx: &mut BatchCtx<'_>) {
         let Some((summary, flow)) = PacketSummary::with_flow(&packet) else {
-            return self.tx.discard(packet, 1, DropReason::OutMalformed, ctx);
+            return ctx.discard(packet, 1, DropReason::OutMalformed);
         };
         // A fragment inside a fragment is refused, as in `net/ipv6/reassembly.c: ipv6_frag_rcv`.
         if summary.fragment {
-            return self.tx.discard(packet, 1, DropReason::OutFragment, ctx);
+            return ctx.discard(packet, 1, DropReason::OutFragment);
         }
         let Self { decider, tx, .. } = self;
         let spd = &ctx.snapshot.spd;
@@ -420,11 +416,11 @@ impl Outbound {
 
     /// Retries a queued packet. It was counted when it came, for its policies too.
     fn retry(&mut self, waiting: WaitingPacket, ctx: &mut BatchCtx<'_>) {
-        self.tx.traffic.held -= waiting.count as u64;
+        ctx.traffic.held -= waiting.count as u64;
         let packet = &waiting.packet;
         let Ok((plan, ip)) = parse_packet(packet) else {
             let WaitingPacket { packet, count, .. } = waiting;
-            return self.tx.discard(packet, count, DropReason::OutMalformed, ctx);
+            return ctx.discard(packet, count, DropReason::OutMalformed);
         };
         let flow = FlowKey::of(packet, &ip, packet.bytes());
         let verdict = match self.decider.look_up_again(&flow, &mut self.tx.cache, ctx) {
@@ -457,16 +453,16 @@ impl Outbound {
                 framer.enter_reassembled(packet, longest, (*summary, flow), place, tx, ctx);
             }
             (Verdict::Pass, _) if summary.options && routes_around_policy(&packet, flow, ctx) => {
-                tx.discard(packet, count, DropReason::OutUnprotected, ctx);
+                ctx.discard(packet, count, DropReason::OutUnprotected);
             }
             (Verdict::Pass, None) => pass(packet, plan, framer, tx, ctx),
             (Verdict::Pass, Some(longest)) => {
                 framer.pass_fragmented(packet, longest, &summary.inner, tx, ctx);
             }
-            (Verdict::Drop(reason), _) => tx.discard(packet, count, reason, ctx),
+            (Verdict::Drop(reason), _) => ctx.discard(packet, count, reason),
             (Verdict::Wait, _) => {
                 let waiting = WaitingPacket { packet, count, longest_fragment };
-                queued.queue_packet(waiting, flow, tx, ctx);
+                queued.queue_packet(waiting, flow, &tx.cache.missing, ctx);
             }
         }
     }
@@ -482,8 +478,8 @@ impl Outbound {
         self.refresh_bundles(ctx.snapshot);
         for packet in waiting {
             let count = packet.count as u64;
-            self.tx.traffic.count_received(count, packet.packet.len() as u64);
-            self.tx.traffic.held += count;
+            ctx.traffic.count_received(count, packet.packet.len() as u64);
+            ctx.traffic.held += count;
             self.retry(packet, ctx);
         }
         self.run(&mut Batch::new(), ctx, &mut ());

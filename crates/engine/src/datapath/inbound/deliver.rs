@@ -8,15 +8,16 @@ use uxfrm_packet::{
 use super::slow::icmp_flow::icmp_inner_flow;
 use super::slow::policy_check::{PlainPacket, SecPath, check};
 use super::{Fate, PolicyLookups, RxBatch, RxItem};
-use crate::datapath::context::{BatchCtx, TrafficCounters};
+use crate::datapath::context::BatchCtx;
 use crate::{
-    DropReason, Family, HostPort, PolicyCache, PolicyOutcome, Selector, Stage, StageWatch,
-    UdpSuper, VerdictId,
+    DropReason, Family, HostPort, PolicyCache, PolicyOutcome, Selector, Settings, Stage,
+    StageWatch, UdpSuper, VerdictId,
 };
 
 /// Stages 8 to 10.
 #[derive(Debug)]
 pub(super) struct HostDelivery {
+    pub(super) policies: PolicyCache,
     verified: VerifiedRun,
     pub(super) coalescer: Coalescer,
 }
@@ -32,37 +33,32 @@ struct VerifiedRun {
 }
 
 impl HostDelivery {
-    pub(super) fn new() -> Self {
-        Self { verified: VerifiedRun::default(), coalescer: Coalescer::new() }
+    pub(super) fn new(settings: &Settings) -> Self {
+        let policies = PolicyCache::new(settings.cache.inbound, !settings.seed);
+        Self { policies, verified: VerifiedRun::default(), coalescer: Coalescer::new() }
     }
 
     /// Stages 8 to 10.
     pub(super) fn deliver(
         &mut self,
-        policies: &mut PolicyCache,
         rx: &mut RxBatch,
         ctx: &mut BatchCtx<'_>,
         watch: &mut impl StageWatch,
     ) {
-        look_up(policies, &mut rx.lookups, ctx);
+        look_up(&mut self.policies, &mut rx.lookups, ctx);
         watch.stage_done(Stage::LookUp);
-        self.deliver_checked(policies, rx, ctx);
+        self.deliver_checked(rx, ctx);
     }
 
     /// Stages 8 to 10 for packets whose policies are looked up.
-    pub(super) fn deliver_checked(
-        &mut self,
-        policies: &mut PolicyCache,
-        rx: &mut RxBatch,
-        ctx: &mut BatchCtx<'_>,
-    ) {
+    pub(super) fn deliver_checked(&mut self, rx: &mut RxBatch, ctx: &mut BatchCtx<'_>) {
         let mut rest = 0..rx.items.len();
         while let Some(place) = rest.next() {
             match rx.items[place].fate {
                 Fate::Gone => {}
                 // ESP after the last round: nested too deeply.
                 Fate::New | Fate::Encrypted => rx.drop(place, DropReason::InTooDeep, ctx),
-                Fate::Plain(lookup) => match self.check(place, lookup, policies, rx, ctx) {
+                Fate::Plain(lookup) => match self.check(place, lookup, rx, ctx) {
                     Ok(()) => self.deliver_item(place, lookup as usize, rx, ctx),
                     Err(reason) => rx.drop(place, reason, ctx),
                 },
@@ -71,7 +67,7 @@ impl HostDelivery {
                 rest.start = self.deliver_same_flow(rest.start, rx, ctx);
             }
         }
-        self.count_verified(policies, &mut rx.traffic);
+        self.count_verified(ctx);
         rx.lookups.clear();
         rx.items.clear();
         while let Some(left) = rx.buffers.pop() {
@@ -85,22 +81,20 @@ impl HostDelivery {
         &mut self,
         place: usize,
         lookup: u32,
-        policies: &mut PolicyCache,
         rx: &mut RxBatch,
-        ctx: &BatchCtx<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) -> Result<(), DropReason> {
         let item = &rx.items[place];
         let bytes = u64::from(item.len);
         let passes = match *item.path.as_slice() {
             [only] => {
-                self.verified.by == Some((lookup, only))
-                    || self.sa_satisfies(only, lookup, policies, rx)
+                self.verified.by == Some((lookup, only)) || self.sa_satisfies(only, lookup, rx, ctx)
             }
             _ => false,
         };
         if !passes {
-            check_sec_path(place, lookup as usize, policies, rx, ctx)?;
-            rx.traffic.count_sent(1, bytes);
+            check_sec_path(place, lookup as usize, &mut self.policies, rx, ctx)?;
+            ctx.traffic.count_sent(1, bytes);
             return Ok(());
         }
         self.verified.packets += 1;
@@ -114,8 +108,8 @@ impl HostDelivery {
         &mut self,
         only: u32,
         lookup: u32,
-        policies: &mut PolicyCache,
-        rx: &mut RxBatch,
+        rx: &RxBatch,
+        ctx: &mut BatchCtx<'_>,
     ) -> bool {
         let (entry, known) = (&rx.rx_cache[only as usize], rx.lookups.known[lookup as usize]);
         let answer = known.verdict;
@@ -123,7 +117,7 @@ impl HostDelivery {
             return false;
         }
         if self.verified.answer != Some(answer) {
-            self.count_verified(policies, &mut rx.traffic);
+            self.count_verified(ctx);
             self.verified.answer = Some(answer);
         }
         self.verified.by = Some((lookup, only));
@@ -132,11 +126,11 @@ impl HostDelivery {
 
     /// Counts the run of packets that passed under one verdict.
     #[inline]
-    fn count_verified(&mut self, policies: &mut PolicyCache, traffic: &mut TrafficCounters) {
+    fn count_verified(&mut self, ctx: &mut BatchCtx<'_>) {
         let VerifiedRun { answer, packets, bytes, .. } = std::mem::take(&mut self.verified);
-        traffic.count_sent(packets.into(), bytes);
+        ctx.traffic.count_sent(packets.into(), bytes);
         if let Some(answer) = answer {
-            policies.count_first(answer, packets, bytes);
+            self.policies.count_first(answer, packets, bytes);
         }
     }
 

@@ -9,7 +9,7 @@ use arrayvec::ArrayVec;
 use uxfrm_crypto::{OpenJob, OpenStatus};
 use uxfrm_packet::{PacketBuf, Protocol, Version};
 
-use super::deliver::{is_burst, may_coalesce};
+use super::deliver::{HostDelivery, is_burst, may_coalesce};
 use super::inner_template::{InnerPacket, InnerTemplate};
 use super::outer_template::{MatchedEsp, SaMatcher};
 use super::run::MIN_PACKETS;
@@ -155,7 +155,8 @@ impl Inbound {
     /// Prefetches what the packets' SAs need, level by level.
     #[inline(never)]
     fn prefetch_interleaved(&self, packets: &[PacketBuf]) {
-        let Self { rx: RxBatch { rx_cache, .. }, policies, .. } = self;
+        let Self { rx: RxBatch { rx_cache, .. }, delivery: HostDelivery { policies, .. }, .. } =
+            self;
         let mut headers: ArrayVec<(u32, u32), PIECE> = ArrayVec::new();
         for (at, packet) in packets.iter().enumerate() {
             packets.get(at + META_AHEAD).inspect(|packet| packet.prefetch());
@@ -196,7 +197,7 @@ impl Inbound {
         let templates = self.rx.rx_cache.templates(place)?;
         let InnerTemplate { flow, direction, .. } = templates.inner.as_ref()?;
         let spi = entry.framing.spi;
-        let known = self.policies.lookup_cached(&ctx.snapshot.spd, *direction, flow, spi);
+        let known = self.delivery.policies.lookup_cached(&ctx.snapshot.spd, *direction, flow, spi);
         if !entry.lets_pass(known) {
             return None;
         }
@@ -215,7 +216,7 @@ impl Inbound {
     /// Stage 5; fills the verdicts.
     #[inline(never)]
     fn open_interleaved(&mut self, ctx: &mut BatchCtx<'_>) {
-        let Self { interleaved, rx: RxBatch { rx_cache, traffic, .. }, opener, .. } = self;
+        let Self { interleaved, rx: RxBatch { rx_cache, .. }, opener, .. } = self;
         let RxInterleaved { packets, matches, .. } = interleaved;
         let mut jobs: ArrayVec<OpenJob<'_>, PIECE> = ArrayVec::new();
         let (first, mut received) = (packets.len() - matches.len(), 0);
@@ -228,7 +229,7 @@ impl Inbound {
             let Some(record) = rx_cache.record(matched.entry) else { break };
             jobs.push(OpenJob::in_place(&record.key, record.high_of(number), esp));
         }
-        traffic.count_received(matches.len() as u64, received as u64);
+        ctx.traffic.count_received(matches.len() as u64, received as u64);
         ctx.crypter.open(&mut jobs);
         opener.verdicts.clear();
         opener.verdicts.extend(jobs.iter().map(|job| job.verdict));
@@ -318,7 +319,7 @@ impl Inbound {
                 self.interleaved.inner_packets.push((inner_packet, place));
             } else {
                 tally.remove(&inner_packet);
-                self.rx.discard(packet, DropReason::InStateExpired, ctx);
+                ctx.discard(packet, 1, DropReason::InStateExpired);
             }
         }
     }
@@ -326,7 +327,7 @@ impl Inbound {
     /// Stage 8 by the record's verdict; stages 9 and 10.
     #[inline(never)]
     fn send_interleaved(&mut self, ctx: &mut BatchCtx<'_>) {
-        let Self { interleaved, policies, rx: RxBatch { traffic, .. }, .. } = self;
+        let Self { interleaved, delivery: HostDelivery { policies, .. }, .. } = self;
         let RxInterleaved { packets, inner_packets, tallies, .. } = interleaved;
         for (packet, (inner_packet, _)) in packets.iter_mut().zip(&*inner_packets) {
             inner_packet.frame(packet);
@@ -334,9 +335,9 @@ impl Inbound {
         for tally in tallies.iter().filter(|tally| tally.packets > 0) {
             policies.count_revalidated(tally.version);
             policies.count_first(tally.answer, tally.packets, tally.bytes);
-            traffic.sent_bytes += tally.bytes;
+            ctx.traffic.sent_bytes += tally.bytes;
         }
-        traffic.sent += packets.len() as u64;
+        ctx.traffic.sent += packets.len() as u64;
         if ctx.settings.host == HostPort::Packets {
             return ctx.out.host.append(packets);
         }

@@ -176,7 +176,7 @@ fn strip_run_of_sa(
 
 /// Drops a packet that its SA does not accept, and counts the failure.
 #[cold]
-fn reject(packet: &SealedEsp, reason: DropReason, rx: &mut RxBatch, ctx: &BatchCtx<'_>) {
+fn reject(packet: &SealedEsp, reason: DropReason, rx: &mut RxBatch, ctx: &mut BatchCtx<'_>) {
     rx.rx_cache[packet.entry as usize].sa.count_failure(reason);
     rx.drop(packet.item as usize, reason, ctx);
 }

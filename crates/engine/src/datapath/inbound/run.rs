@@ -86,8 +86,12 @@ impl Inbound {
         let rx_cache = &self.rx.rx_cache;
         let state = &rx_cache[entry as usize];
         let InnerTemplate { flow, direction, .. } = inner(rx_cache, entry)?;
-        let known =
-            self.policies.lookup_cached(&ctx.snapshot.spd, *direction, flow, state.framing.spi);
+        let known = self.delivery.policies.lookup_cached(
+            &ctx.snapshot.spd,
+            *direction,
+            flow,
+            state.framing.spi,
+        );
         state.lets_pass(known).then_some(known.verdict)
     }
 
@@ -100,7 +104,7 @@ impl Inbound {
         ctx: &mut BatchCtx<'_>,
         watch: &mut impl StageWatch,
     ) {
-        self.rx.traffic.received += self.run.matches.len() as u64;
+        ctx.traffic.received += self.run.matches.len() as u64;
         watch.stage_done(Stage::Peel);
         self.open_run(entry, ctx);
         watch.stage_done(Stage::Open);
@@ -128,7 +132,7 @@ impl Inbound {
     /// Stage 5; fills the verdicts.
     #[inline(never)]
     fn open_run(&mut self, entry: u32, ctx: &mut BatchCtx<'_>) {
-        let Self { run, rx: RxBatch { rx_cache, traffic, .. }, opener, .. } = self;
+        let Self { run, rx: RxBatch { rx_cache, .. }, opener, .. } = self;
         let state = &rx_cache[entry as usize];
         let key = state.sa.key();
         let mut jobs: ArrayVec<OpenJob<'_>, PIECE> = ArrayVec::new();
@@ -143,7 +147,7 @@ impl Inbound {
             let Some((esp, _)) = esp.split_at_mut_checked(matched.len as usize) else { break };
             jobs.push(OpenJob::in_place(key, state.high_of(matched.number), esp));
         }
-        traffic.received_bytes += received as u64;
+        ctx.traffic.received_bytes += received as u64;
         ctx.crypter.open(&mut jobs);
         opener.verdicts.clear();
         opener.verdicts.extend(jobs.iter().map(|job| job.verdict));
@@ -231,7 +235,7 @@ impl Inbound {
                 self.run.packets.push(packet);
                 self.run.inner_packets.push(inner_packet);
             } else {
-                self.rx.discard(packet, DropReason::InStateExpired, ctx);
+                ctx.discard(packet, 1, DropReason::InStateExpired);
             }
         }
     }
@@ -245,8 +249,8 @@ impl Inbound {
             bytes += u64::from(inner_packet.len);
             inner_packet.frame(packet);
         }
-        self.policies.count_first(answer, narrow(inner_packets.len()), bytes);
-        self.rx.traffic.count_sent(inner_packets.len() as u64, bytes);
+        self.delivery.policies.count_first(answer, narrow(inner_packets.len()), bytes);
+        ctx.traffic.count_sent(inner_packets.len() as u64, bytes);
         // Runs are let in only with an inner template.
         let protocol = inner(&self.rx.rx_cache, entry).map_or(0, |inner| inner.flow.protocol);
         if !may_coalesce(ctx.settings.host, Protocol(protocol)) {

@@ -1,4 +1,4 @@
-//! What the stages of the inbound path work on: the batch's packets, their SAs and the counters.
+//! What the stages of the inbound path work on: the batch's packets and their SAs.
 
 use std::net::SocketAddr;
 use std::vec::Drain;
@@ -10,13 +10,12 @@ use super::slow::device::DeviceMarks;
 use super::slow::item::{Fate, RxItem};
 use super::slow::policy_lookups::PolicyLookups;
 use super::{META_AHEAD, SealedEsp, deliver, narrow};
-use crate::datapath::context::{BatchCtx, TrafficCounters};
+use crate::datapath::context::BatchCtx;
 use crate::{Direction, DropReason};
 
-/// The packets of a batch, and what outlives it: SAs and counters.
+/// The packets of a batch, and the SAs, which outlive it.
 #[derive(Debug)]
 pub(crate) struct RxBatch {
-    pub(super) traffic: TrafficCounters,
     pub(super) items: Vec<RxItem>,
     /// Buffers of the batch; `None` once delivered.
     pub(super) buffers: Vec<Option<PacketBuf>>,
@@ -35,7 +34,6 @@ pub(crate) struct RxBatch {
 impl RxBatch {
     pub(super) fn new() -> Self {
         Self {
-            traffic: TrafficCounters::default(),
             items: Vec::with_capacity(uxfrm_packet::BATCH),
             buffers: Vec::with_capacity(uxfrm_packet::BATCH),
             marks: DeviceMarks::default(),
@@ -49,7 +47,12 @@ impl RxBatch {
 
     /// Stage 1.
     #[inline]
-    pub(super) fn receive(&mut self, rest: &mut Drain<'_, PacketBuf>, most: usize) {
+    pub(super) fn receive(
+        &mut self,
+        rest: &mut Drain<'_, PacketBuf>,
+        most: usize,
+        ctx: &mut BatchCtx<'_>,
+    ) {
         let count = rest.len().min(most);
         let packets = &rest.as_slice()[..count];
         packets.iter().take(META_AHEAD).for_each(PacketBuf::prefetch);
@@ -72,7 +75,7 @@ impl RxBatch {
             }
         }
         self.buffers.extend(rest.take(count).map(Some));
-        self.traffic.count_received((self.items.len() - first) as u64, bytes as u64);
+        ctx.traffic.count_received((self.items.len() - first) as u64, bytes as u64);
     }
 
     #[inline(never)]
@@ -120,21 +123,9 @@ impl RxBatch {
         self.has_new_buffers = true;
     }
 
-    pub(super) fn drop(&mut self, place: usize, reason: DropReason, ctx: &BatchCtx<'_>) {
+    pub(super) fn drop(&mut self, place: usize, reason: DropReason, ctx: &mut BatchCtx<'_>) {
         self.items[place].fate = Fate::Gone;
-        ctx.count_drop(&mut self.traffic, 1, reason);
-    }
-
-    /// Drops a packet that is no item.
-    #[cold]
-    pub(super) fn discard(
-        &mut self,
-        packet: PacketBuf,
-        reason: DropReason,
-        ctx: &mut BatchCtx<'_>,
-    ) {
-        ctx.count_drop(&mut self.traffic, 1, reason);
-        ctx.pool.give(packet);
+        ctx.count_drop(1, reason);
     }
 
     /// Clears what belongs to these packets only.

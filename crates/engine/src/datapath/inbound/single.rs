@@ -27,7 +27,7 @@ impl Inbound {
         self.rx.rx_cache.begin(ctx.snapshot);
         let Some(sealed) = self.match_single(packet) else { return false };
         let Some(packet) = batch.take_single() else { return false };
-        self.rx.traffic.count_received(1, packet.len() as u64);
+        ctx.traffic.count_received(1, packet.len() as u64);
         watch.stage_done(Stage::Peel);
         self.continue_single(packet, sealed, ctx, watch);
         self.rx.finish();
@@ -70,7 +70,7 @@ impl Inbound {
         watch.stage_done(Stage::Accept);
         match accepted {
             Ok(()) => self.deliver_single(packet, sealed.entry, &inner_packet, ctx, watch),
-            Err(reason) => self.rx.discard(packet, reason, ctx),
+            Err(reason) => ctx.discard(packet, 1, reason),
         }
     }
 
@@ -133,16 +133,16 @@ impl Inbound {
         let templates =
             self.rx.rx_cache.templates(entry).and_then(|templates| templates.inner.as_ref());
         let Some(InnerTemplate { flow, direction, .. }) = templates else {
-            return self.rx.discard(packet, DropReason::InUnexpected, ctx);
+            return ctx.discard(packet, 1, DropReason::InUnexpected);
         };
         let (spd, spi) = (&ctx.snapshot.spd, state.framing.spi);
-        let known = self.policies.lookup_cached(spd, *direction, flow, spi);
+        let known = self.delivery.policies.lookup_cached(spd, *direction, flow, spi);
         watch.stage_done(Stage::LookUp);
         let mut item =
             RxItem::new(0, inner_packet.at as usize, inner_packet.len as usize, inner_packet.mark);
         if ctx.settings.host == HostPort::Packets && state.lets_pass(known) {
-            self.policies.count_first(known.verdict, 1, inner_packet.len.into());
-            self.rx.traffic.count_sent(1, inner_packet.len.into());
+            self.delivery.policies.count_first(known.verdict, 1, inner_packet.len.into());
+            ctx.traffic.count_sent(1, inner_packet.len.into());
             return ctx.out.host.push(item.released_packet(packet));
         }
         item.path.push(entry);
@@ -150,7 +150,7 @@ impl Inbound {
         self.rx.lookups.known.push(known);
         self.rx.items.push(item);
         self.rx.buffers.push(Some(packet));
-        self.delivery.deliver_checked(&mut self.policies, &mut self.rx, ctx);
+        self.delivery.deliver_checked(&mut self.rx, ctx);
     }
 
     /// Stages 6 to 10 for an opened packet that does not match inside.
@@ -179,6 +179,6 @@ impl Inbound {
         if more {
             self.decapsulate_layers(ctx, watch);
         }
-        self.delivery.deliver(&mut self.policies, &mut self.rx, ctx, watch);
+        self.delivery.deliver(&mut self.rx, ctx, watch);
     }
 }

@@ -352,11 +352,11 @@ impl Outbound {
 
     /// Stage 1: counts.
     #[inline(never)]
-    fn count_interleaved(&mut self, ctx: &BatchCtx<'_>) {
-        let Self { interleaved, decider: PolicyDecider { policies, .. }, tx, in_place, .. } = self;
+    fn count_interleaved(&mut self, ctx: &mut BatchCtx<'_>) {
+        let Self { interleaved, decider: PolicyDecider { policies, .. }, in_place, .. } = self;
         interleaved.runs += interleaved.flows;
         let bytes = in_place.iter().map(|packet| packet.len() as u64).sum();
-        tx.traffic.count_received(in_place.len() as u64, bytes);
+        ctx.traffic.count_received(in_place.len() as u64, bytes);
         policies.count_probe_hits(&ctx.snapshot.spd, interleaved.flows);
         for share in &interleaved.shares {
             policies.count(share.answer, share.matched, share.matched_bytes);
@@ -404,7 +404,7 @@ impl Outbound {
     #[inline(never)]
     fn encapsulate_interleaved(&mut self, ctx: &mut BatchCtx<'_>) {
         let Self { interleaved, tx, in_place, failed, .. } = self;
-        let TxBatch { cache, ident, traffic, .. } = tx;
+        let TxBatch { cache, ident, .. } = tx;
         let TxInterleaved { assignments, shares, .. } = interleaved;
         let mut jobs = SealJobs::new(ctx.crypter, failed);
         for (place, (packet, assignment)) in in_place.iter_mut().zip(&*assignments).enumerate() {
@@ -417,7 +417,7 @@ impl Outbound {
             let record = cache.tx_record(assignment.bundle);
             match record.and_then(|record| Some((record, record.wrap(packet, seq_id)?))) {
                 Some((record, (len, esp))) => {
-                    traffic.sent_bytes += len as u64;
+                    ctx.traffic.sent_bytes += len as u64;
                     jobs.push(place, &record.key, record.seq_high_and_iv(seq_id.sequence), esp);
                 }
                 None => jobs.failed.push(place),

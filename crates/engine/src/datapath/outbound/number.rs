@@ -76,13 +76,13 @@ pub(super) fn reserve_numbers(depth: usize, tx: &mut TxBatch, ctx: &mut BatchCtx
 /// Assigns the reserved numbers item by item; what gets none is dropped.
 #[cold]
 pub(super) fn distribute(depth: usize, tx: &mut TxBatch, ctx: &mut BatchCtx<'_>) {
-    let TxBatch { items, cache, traffic, .. } = tx;
+    let TxBatch { items, cache, .. } = tx;
     for item in items.iter_mut().filter(|item| item.count > 0) {
         let Some((tally, layer)) = cache.tally_of(item.bundle, depth) else { continue };
         let granted = tally.allocate_for(item, layer.clear_len(&item.inner), ctx);
         if granted < item.count {
             let refused = item.count - granted;
-            ctx.count_drop(traffic, refused.into(), tally.grant.refusal);
+            ctx.count_drop(refused.into(), tally.grant.refusal);
             item.keep(granted);
         }
     }

@@ -57,7 +57,7 @@ impl Outbound {
         while end < self.parsed.runs.len()
             && let Some(place) = self.bundle_of_run(end, ctx)
         {
-            self.request_run(end, place);
+            self.request_run(end, place, ctx);
             end += 1;
         }
         if end > first {
@@ -88,35 +88,29 @@ impl Outbound {
         cache.bundle(place).takes(run).then_some(place)
     }
 
-    #[inline(always)]
-    fn request_run(&mut self, run: usize, place: u32) {
-        let version = self.parsed.flows[run].version();
-        let (run, known) = (self.parsed.runs[run], self.parsed.known[run]);
-        self.request_for_run(&run, version, known, place);
-    }
-
-    /// Counts a run's packets.
-    #[inline(always)]
-    pub(super) fn count_run(&mut self, run: &FlowRun, known: CachedVerdict) {
-        self.tx.traffic.count_received(run.packets.into(), run.received as u64);
-        self.decider.tally_policy(known.verdict, run.packets, run.bytes as u64);
-    }
-
     /// Counts a run's packets and requests numbers for them.
     #[inline(always)]
-    fn request_for_run(
-        &mut self,
-        run: &FlowRun,
-        version: Version,
-        known: CachedVerdict,
-        place: u32,
-    ) {
-        self.count_run(run, known);
+    fn request_run(&mut self, run: usize, place: u32, ctx: &mut BatchCtx<'_>) {
+        let version = self.parsed.flows[run].version();
+        let (run, known) = (self.parsed.runs[run], self.parsed.known[run]);
+        self.count_run(&run, known, ctx);
         let TxBatch { cache, numbering, .. } = &mut self.tx;
         if let Some((tally, layer)) = cache.tally_of(place, 0) {
             let clear_len = layer.clear_len_for(version) * run.packets as usize;
             numbering.request(tally, run.packets, (run.bytes - clear_len) as u64);
         }
+    }
+
+    /// Counts a run's packets.
+    #[inline(always)]
+    pub(super) fn count_run(
+        &mut self,
+        run: &FlowRun,
+        known: CachedVerdict,
+        ctx: &mut BatchCtx<'_>,
+    ) {
+        ctx.traffic.count_received(run.packets.into(), run.received as u64);
+        self.decider.tally_policy(known.verdict, run.packets, run.bytes as u64);
     }
 
     /// Stages 6 to 10.
@@ -191,14 +185,14 @@ impl Outbound {
                 self.tx.items.push(TxItem::new(packet, place, frame, inner, len));
             }
             // The packet was parsed before and has room.
-            None => self.tx.discard(packet, 1, DropReason::OutNoRoom, ctx),
+            None => ctx.discard(packet, 1, DropReason::OutNoRoom),
         }
     }
 
     /// Stages 7 to 9.
     fn seal_runs(&mut self, runs: Range<usize>, ctx: &mut BatchCtx<'_>) {
         let Self { parsed, in_place, failed, tx, .. } = self;
-        let TxBatch { cache, ident, traffic, .. } = tx;
+        let TxBatch { cache, ident, .. } = tx;
         let is_far = cache.exceeds_cache();
         let (bundles, tallies) = cache.parts();
         let mut jobs = SealJobs::new(ctx.crypter, failed);
@@ -225,7 +219,7 @@ impl Outbound {
             };
             let number = tally.grant.allocate(count);
             let seal = RunSealer { layer, version, ident, ivs: None, jobs: &mut jobs };
-            traffic.sent_bytes += if layer.needs_finish_of(version) {
+            ctx.traffic.sent_bytes += if layer.needs_finish_of(version) {
                 seal.all_and_finish(these, from, number)
             } else {
                 seal.all(these, from, number)
@@ -239,7 +233,7 @@ impl Outbound {
         if !self.failed.is_empty() {
             self.drop_failed(ctx);
         }
-        self.tx.traffic.sent += self.in_place.len() as u64;
+        ctx.traffic.sent += self.in_place.len() as u64;
         ctx.out.wire.append(&mut self.in_place);
     }
 
@@ -253,7 +247,7 @@ impl Outbound {
         failed.dedup();
         for item in failed {
             let packet = self.in_place.remove(item);
-            self.tx.discard(packet, 1, DropReason::OutCrypto, ctx);
+            ctx.discard(packet, 1, DropReason::OutCrypto);
         }
     }
 }

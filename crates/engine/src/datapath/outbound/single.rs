@@ -49,7 +49,7 @@ impl Outbound {
         version: Version,
         ctx: &mut BatchCtx<'_>,
     ) {
-        self.count_run(run, known);
+        self.count_run(run, known, ctx);
         self.reserve_single(run, place, version, ctx);
         if self.tx.numbering.supply == SeqSupply::Short {
             self.push_reserved(packet, place, ctx);
@@ -57,10 +57,10 @@ impl Outbound {
         }
         match self.seal_single(&mut packet, place, version, ctx) {
             Some(()) => {
-                self.tx.traffic.count_sent(1, packet.len() as u64);
+                ctx.traffic.count_sent(1, packet.len() as u64);
                 ctx.out.wire.push(packet);
             }
-            None => self.tx.discard(packet, 1, DropReason::OutCrypto, ctx),
+            None => ctx.discard(packet, 1, DropReason::OutCrypto),
         }
     }
 

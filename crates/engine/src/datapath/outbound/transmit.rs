@@ -9,7 +9,7 @@ use super::slow::segment::burst_of;
 use super::{TxBatch, TxItem};
 use crate::Mark;
 use crate::bundle::Bundle;
-use crate::datapath::context::{BatchCtx, TrafficCounters};
+use crate::datapath::context::BatchCtx;
 use crate::esp::encap::{EncapLayer, EncapMode, InnerInfo, OuterForm};
 use crate::fragments::split::fragment;
 
@@ -31,7 +31,7 @@ pub(super) fn transmit(tx: &mut TxBatch, ctx: &mut BatchCtx<'_>) {
         };
         match mark {
             Some(mark) if item.is_single() && item.stride <= mtu => {
-                send_single(item.packet, mark, &mut tx.traffic, ctx);
+                send_single(item.packet, mark, ctx);
             }
             Some(_) | None if item.count == 0 => ctx.pool.give(item.packet),
             Some(_) | None => send(item, tx, ctx),
@@ -42,16 +42,11 @@ pub(super) fn transmit(tx: &mut TxBatch, ctx: &mut BatchCtx<'_>) {
 
 /// A whole packet within the MTU.
 #[inline(always)]
-fn send_single(
-    mut packet: PacketBuf,
-    mark: Mark,
-    traffic: &mut TrafficCounters,
-    ctx: &mut BatchCtx<'_>,
-) {
+fn send_single(mut packet: PacketBuf, mark: Mark, ctx: &mut BatchCtx<'_>) {
     packet.mark = mark.applied_to(packet.mark);
     packet.checksum = Checksum::AsIs;
     packet.segments = Segments::One;
-    traffic.count_sent(1, packet.len() as u64);
+    ctx.traffic.count_sent(1, packet.len() as u64);
     ctx.out.wire.push(packet);
 }
 
@@ -65,24 +60,24 @@ fn send(mut item: TxItem, tx: &mut TxBatch, ctx: &mut BatchCtx<'_>) {
     }
     if let (Sealer::Device | Sealer::SegmentingDevice, Some(device)) = (item.sealer, bundle.device)
     {
-        return hand_over_sealed(item, device, &mut tx.traffic, ctx);
+        return hand_over_sealed(item, device, ctx);
     }
     item.packet.checksum = Checksum::AsIs;
     item.packet.segments = burst_of(item.count as usize, item.stride as usize);
-    tx.traffic.sent += u64::from(item.count);
+    ctx.traffic.sent += u64::from(item.count);
     let (inner, mtu) = (item.inner, bundle.mtu);
     let packet = match last.outside {
         OuterForm::SocketPayload => payload(item, last, mtu),
         OuterForm::Packet => {
             // Only the last frame may be shorter than the stride.
             if item.stride <= u32::from(mtu) {
-                tx.traffic.sent_bytes += item.packet.len() as u64;
+                ctx.traffic.sent_bytes += item.packet.len() as u64;
                 return ctx.out.wire.push(item.packet);
             }
             item.packet
         }
     };
-    tx.traffic.sent_bytes += packet.len() as u64;
+    ctx.traffic.sent_bytes += packet.len() as u64;
     if packet.udp.is_some() || segment_len(&packet) <= mtu.into() {
         return ctx.out.wire.push(packet);
     }

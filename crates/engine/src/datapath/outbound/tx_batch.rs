@@ -1,19 +1,14 @@
-//! What the stages of the outbound path work on: the batch's items, their bundles and the counters.
-
-use uxfrm_packet::PacketBuf;
+//! What the stages of the outbound path work on: the batch's items and the bundles they leave by.
 
 use super::number::SeqNumbering;
 use super::slow::item::TxItem;
-use crate::DropReason;
 use crate::bundle::BundleCache;
-use crate::datapath::context::{BatchCtx, TrafficCounters};
 use crate::esp::encap::InnerInfo;
 use crate::fragments::split::FragmentPlan;
 
-/// The items of a batch, and what outlives it: bundles and counters.
+/// The items of a batch, and the bundles, which outlive it.
 #[derive(Debug)]
 pub(crate) struct TxBatch {
-    pub(super) traffic: TrafficCounters,
     pub(super) items: Vec<TxItem>,
     /// The most layers that an item needs.
     pub(super) max_layers: usize,
@@ -26,7 +21,6 @@ pub(crate) struct TxBatch {
 impl TxBatch {
     pub(super) fn new(seed: u64) -> Self {
         Self {
-            traffic: TrafficCounters::default(),
             items: Vec::with_capacity(uxfrm_packet::BATCH),
             max_layers: 0,
             cache: BundleCache::default(),
@@ -59,17 +53,6 @@ impl TxBatch {
             mtu,
             ident: self.ident,
         }
-    }
-
-    pub(super) fn discard(
-        &mut self,
-        packet: PacketBuf,
-        count: usize,
-        reason: DropReason,
-        ctx: &mut BatchCtx<'_>,
-    ) {
-        ctx.count_drop(&mut self.traffic, count as u64, reason);
-        ctx.pool.give(packet);
     }
 }
 

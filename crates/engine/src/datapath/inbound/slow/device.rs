@@ -117,7 +117,7 @@ impl DeviceMarks {
 
 /// Packets with packet offload enter through their SAs here; from here on they are processed like
 /// others.
-pub(crate) fn admit_from_device(rx: &mut RxBatch, ctx: &BatchCtx<'_>) {
+pub(crate) fn admit_from_device(rx: &mut RxBatch, ctx: &mut BatchCtx<'_>) {
     let mut latest = None;
     for place in 0..rx.items.len() {
         let RxBatch { items, marks, rx_cache, .. } = rx;

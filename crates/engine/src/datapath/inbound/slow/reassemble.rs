@@ -5,7 +5,7 @@ use uxfrm_packet::IpPacket;
 use super::classify_outer::parse_whole;
 use super::match_sa::match_sa;
 use super::parse_outer::OuterClass;
-use crate::datapath::context::{BatchCtx, TrafficCounters};
+use crate::datapath::context::BatchCtx;
 use crate::datapath::inbound::{Fate, RxBatch, RxItem};
 use crate::fragments::origin::FragmentOrigin;
 use crate::fragments::reassembly::{Reassembled, Reassembly};
@@ -19,9 +19,9 @@ pub(crate) struct Reassembler {
 
 impl Reassembler {
     /// Drops incomplete datagrams after the time-out.
-    pub(crate) fn expire(&mut self, traffic: &mut TrafficCounters, ctx: &mut BatchCtx<'_>) {
+    pub(crate) fn expire(&mut self, ctx: &mut BatchCtx<'_>) {
         let late = self.reassembly.expire(ctx.now, ctx.pool);
-        ctx.count_drop(traffic, late, DropReason::InFragment);
+        ctx.count_drop(late, DropReason::InFragment);
     }
 
     /// Fragments that wait for others.
@@ -44,16 +44,16 @@ impl Reassembler {
         let origin: FragmentOrigin = path.map(|entry| &*rx.rx_cache[*entry as usize].sa).collect();
         let packet = rx.take(place, ctx);
         let (outcome, evicted) = self.reassembly.add(packet, ip, &origin, ctx.now, ctx.pool);
-        ctx.count_drop(&mut rx.traffic, evicted, DropReason::InFragment);
+        ctx.count_drop(evicted, DropReason::InFragment);
         match outcome {
             Reassembled::Held => Ok(Fate::Gone),
             Reassembled::Refused => Err(DropReason::InFragment),
             Reassembled::Aborted { pieces } => {
-                ctx.count_drop(&mut rx.traffic, pieces - 1, DropReason::InFragment);
+                ctx.count_drop(pieces - 1, DropReason::InFragment);
                 Err(DropReason::InFragment)
             }
             Reassembled::Whole { packet, pieces, longest: _, spans_rekey } => {
-                rx.traffic.absorbed += pieces - 1;
+                ctx.traffic.absorbed += pieces - 1;
                 rx.move_to_new_buffer(place, packet);
                 match parse_whole(place, rx, ctx)? {
                     OuterClass::Fragment(_) => Err(DropReason::InFragment),

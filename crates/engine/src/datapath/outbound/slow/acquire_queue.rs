@@ -13,7 +13,6 @@ use std::sync::Arc;
 use uxfrm_packet::PacketBuf;
 
 use crate::datapath::context::BatchCtx;
-use crate::datapath::outbound::TxBatch;
 use crate::events::acquire::MissingSa;
 use crate::{
     AcquireQueueLimits, AcquireView, DropReason, Event, FlowKey, KeyManagers, Moment, SaRequest,
@@ -92,22 +91,22 @@ impl AcquireQueue {
         packets.map(WaitingPacket::copy).collect()
     }
 
-    /// Queues a packet for what the latest resolution missed.
-    pub(in crate::datapath::outbound) fn queue_packet(
+    /// Queues a packet for the SAs that the latest resolution missed.
+    pub(crate) fn queue_packet(
         &mut self,
         queued: WaitingPacket,
         flow: &FlowKey,
-        tx: &mut TxBatch,
+        missing: &[MissingSa],
         ctx: &mut BatchCtx<'_>,
     ) {
         let count = queued.count;
-        let required = match self.acquire_missing(&tx.cache.missing, flow, ctx) {
+        let required = match self.acquire_missing(missing, flow, ctx) {
             Ok(required) => required,
-            Err(reason) => return tx.discard(queued.packet, count, reason, ctx),
+            Err(reason) => return ctx.discard(queued.packet, count, reason),
         };
         match self.push(&required, queued) {
-            Ok(()) => tx.traffic.held += count as u64,
-            Err(queued) => tx.discard(queued.packet, count, DropReason::OutWaitFull, ctx),
+            Ok(()) => ctx.traffic.held += count as u64,
+            Err(queued) => ctx.discard(queued.packet, count, DropReason::OutWaitFull),
         }
     }
 

@@ -8,8 +8,7 @@
 use uxfrm_packet::{IpPacket, PacketBuf};
 
 use crate::DropReason;
-use crate::datapath::context::{BatchCtx, TrafficCounters};
-use crate::datapath::outbound::TxBatch;
+use crate::datapath::context::BatchCtx;
 use crate::fragments::origin::FragmentOrigin;
 use crate::fragments::reassembly::{Reassembled, Reassembly};
 
@@ -28,40 +27,39 @@ impl Defragmenter {
     /// Queues a fragment. The last missing one completes the datagram, which is returned with the
     /// length of its longest fragment.
     #[cold]
-    pub(in crate::datapath::outbound) fn add(
+    pub(crate) fn add(
         &mut self,
         packet: PacketBuf,
-        tx: &mut TxBatch,
         ctx: &mut BatchCtx<'_>,
     ) -> Option<(PacketBuf, usize)> {
         let Ok(ip) = IpPacket::parse(packet.bytes()) else {
-            tx.discard(packet, 1, DropReason::OutMalformed, ctx);
+            ctx.discard(packet, 1, DropReason::OutMalformed);
             return None;
         };
         let before = self.reassembly.held();
         let (outcome, evicted) =
             self.reassembly.add(packet, &ip, &FragmentOrigin::default(), ctx.now, ctx.pool);
-        tx.traffic.held = tx.traffic.held + self.reassembly.held() - before;
+        ctx.traffic.held = ctx.traffic.held + self.reassembly.held() - before;
         let (refused, whole) = match outcome {
             Reassembled::Held => (0, None),
             Reassembled::Refused => (1, None),
             Reassembled::Aborted { pieces } => (pieces, None),
             Reassembled::Whole { packet, pieces, longest, spans_rekey: _ } => {
-                tx.traffic.absorbed += pieces - 1;
+                ctx.traffic.absorbed += pieces - 1;
                 (0, Some((packet, longest)))
             }
         };
-        ctx.count_drop(&mut tx.traffic, evicted + refused, DropReason::OutFragment);
+        ctx.count_drop(evicted + refused, DropReason::OutFragment);
         whole
     }
 
     /// Drops incomplete datagrams after the time-out.
     #[inline]
-    pub(crate) fn expire(&mut self, traffic: &mut TrafficCounters, ctx: &mut BatchCtx<'_>) {
+    pub(crate) fn expire(&mut self, ctx: &mut BatchCtx<'_>) {
         let late = self.reassembly.expire(ctx.now, ctx.pool);
         if late > 0 {
-            traffic.held -= late;
-            ctx.count_drop(traffic, late, DropReason::OutFragment);
+            ctx.traffic.held -= late;
+            ctx.count_drop(late, DropReason::OutFragment);
         }
     }
 }

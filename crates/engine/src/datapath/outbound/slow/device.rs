@@ -9,7 +9,7 @@ use uxfrm_packet::{Checksum, PacketBuf, SegmentPlan};
 
 use super::segment::{SegmentRange, burst_of};
 use crate::bundle::{Bundle, FrameLayout};
-use crate::datapath::context::{BatchCtx, TrafficCounters};
+use crate::datapath::context::BatchCtx;
 use crate::datapath::outbound::{TxBatch, TxItem, ip_id, narrow};
 use crate::esp::encap::{EncapLayer, InnerInfo};
 use crate::esp::headers::{self, SeqAndId};
@@ -54,7 +54,6 @@ pub(crate) fn hand_over_plain(
     packet: PacketBuf,
     plan: Option<&SegmentPlan>,
     device: Attachment,
-    traffic: &mut TrafficCounters,
     ctx: &mut BatchCtx<'_>,
 ) {
     let order = device.over(OffloadTask::Protect);
@@ -63,27 +62,22 @@ pub(crate) fn hand_over_plain(
             for k in 0..plan.count() {
                 let frame = FrameLayout { prefix: 0, total: plan.len(k) };
                 match SegmentRange::one(k, frame).write(plan, &packet, ctx.pool) {
-                    Some(piece) => hand_over(piece, 1, order, traffic, ctx),
-                    None => ctx.count_drop(traffic, 1, DropReason::OutNoRoom),
+                    Some(piece) => hand_over(piece, 1, order, ctx),
+                    None => ctx.count_drop(1, DropReason::OutNoRoom),
                 }
             }
             ctx.pool.give(packet);
         }
         Some(_) | None => {
             let count = plan.map_or(1, SegmentPlan::count);
-            hand_over(packet, count as u64, order, traffic, ctx);
+            hand_over(packet, count as u64, order, ctx);
         }
     }
 }
 
 /// Stage 10 of an item that lacks its outermost encryption, and the headers too if the device
 /// segments.
-pub(crate) fn hand_over_sealed(
-    item: TxItem,
-    device: Attachment,
-    traffic: &mut TrafficCounters,
-    ctx: &mut BatchCtx<'_>,
-) {
+pub(crate) fn hand_over_sealed(item: TxItem, device: Attachment, ctx: &mut BatchCtx<'_>) {
     let (sequence, count) = (item.sequence, item.count);
     let mut packet = item.packet;
     let task = if item.sealer == Sealer::SegmentingDevice {
@@ -93,7 +87,7 @@ pub(crate) fn hand_over_sealed(
         packet.segments = burst_of(count as usize, item.stride as usize);
         OffloadTask::Encrypt { sequence }
     };
-    hand_over(packet, count.into(), device.over(task), traffic, ctx);
+    hand_over(packet, count.into(), device.over(task), ctx);
 }
 
 #[inline(always)]
@@ -101,10 +95,9 @@ pub(crate) fn hand_over(
     packet: PacketBuf,
     count: u64,
     handover: OffloadOrder,
-    traffic: &mut TrafficCounters,
     ctx: &mut BatchCtx<'_>,
 ) {
-    traffic.count_sent(count, packet.len() as u64);
+    ctx.traffic.count_sent(count, packet.len() as u64);
     ctx.out.offloaded.push(OffloadedPacket { packet, handover });
 }
 

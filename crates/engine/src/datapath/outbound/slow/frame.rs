@@ -42,7 +42,7 @@ impl Framer {
                 && !(summary.fragment | summary.options)
                 && packet.len() <= bundle.inner_mtu
             {
-                return hand_over(packet, 1, handover, &mut tx.traffic, ctx);
+                return hand_over(packet, 1, handover, ctx);
             }
             return self.enter_device(packet, plan, summary, (place, device), tx, ctx);
         }
@@ -54,14 +54,14 @@ impl Framer {
         // policy is newer than the check in `receive_packet`.
         if summary.fragment && bundle.is_transport() {
             let count = plan.map_or(1, SegmentPlan::count);
-            return tx.discard(packet, count, DropReason::OutModeMismatch, ctx);
+            return ctx.discard(packet, count, DropReason::OutModeMismatch);
         }
         let len = plan.map_or(packet.len(), |plan| plan.len(0));
         let limit = bundle.limit(inner.version);
         if len <= limit || !inner.dont_fragment {
             return frame_packet(packet, plan, inner, (place, Sealer::Engine), tx, ctx);
         }
-        self.reject_too_big(packet, plan, limit, tx, ctx);
+        self.reject_too_big(packet, plan, limit, ctx);
     }
 
     /// Stage 5 of a packet for a device.
@@ -83,7 +83,7 @@ impl Framer {
         }
         if device.kind == OffloadKind::Packet {
             packet.mark = bundle.mark(packet.mark);
-            return hand_over_plain(packet, plan, device, &mut tx.traffic, ctx);
+            return hand_over_plain(packet, plan, device, ctx);
         }
         // Inner layers must be written before the device can segment.
         let cuts = device.segmentation == Segmentation::Device && bundle.layers.len() == 1;
@@ -109,13 +109,13 @@ impl Framer {
         let count = plan.map_or(1, SegmentPlan::count);
         let fits = plan.map_or(packet.len(), |plan| plan.len(0)) <= limit;
         if summary.fragment && bundle.is_transport() {
-            return tx.discard(packet, count, DropReason::OutModeMismatch, ctx);
+            return ctx.discard(packet, count, DropReason::OutModeMismatch);
         }
         if !fits && summary.inner.dont_fragment {
-            return self.reject_too_big(packet, plan, limit, tx, ctx);
+            return self.reject_too_big(packet, plan, limit, ctx);
         }
         match device.kind {
-            OffloadKind::Packet => tx.discard(packet, count, DropReason::OutDeviceUnfit, ctx),
+            OffloadKind::Packet => ctx.discard(packet, count, DropReason::OutDeviceUnfit),
             OffloadKind::Crypto => {
                 frame_packet(packet, plan, summary.inner, (place, Sealer::Engine), tx, ctx);
             }
@@ -129,18 +129,17 @@ impl Framer {
         packet: PacketBuf,
         plan: Option<&SegmentPlan>,
         limit: usize,
-        tx: &mut TxBatch,
         ctx: &mut BatchCtx<'_>,
     ) {
         if self.icmp_limit.take(ctx.now)
             && let Ok(ip) = IpPacket::parse(packet.bytes())
             && let Some(answer) = pmtu::too_big(&packet, &ip, limit, ctx.pool)
         {
-            tx.traffic.originated += 1;
+            ctx.traffic.originated += 1;
             ctx.out.host.push(answer);
         }
         let count = plan.map_or(1, SegmentPlan::count);
-        tx.discard(packet, count, DropReason::OutTooBig, ctx);
+        ctx.discard(packet, count, DropReason::OutTooBig);
     }
 
     /// Stage 5 of a reassembled datagram. It is encapsulated whole and fragmented outside ESP.
@@ -164,13 +163,13 @@ impl Framer {
         let mtu = longest.min(bundle.limit(version));
         let mut fragments = self.refragment(packet, mtu, &summary.inner, tx, ctx);
         // The datagram was counted once already.
-        tx.traffic.received += (fragments.len() as u64).saturating_sub(1);
+        ctx.traffic.received += (fragments.len() as u64).saturating_sub(1);
         for piece in fragments.drain() {
             match PacketSummary::with_flow(&piece) {
                 Some((summary, _)) => {
                     self.enter_bundle(piece, None, (&summary, flow), place, tx, ctx)
                 }
-                None => tx.discard(piece, 1, DropReason::OutMalformed, ctx),
+                None => ctx.discard(piece, 1, DropReason::OutMalformed),
             }
         }
         self.fragments = fragments;
@@ -188,12 +187,12 @@ impl Framer {
     ) {
         let (len, mtu) = (packet.len() as u64, longest.min(ctx.settings.plain_limit()));
         if packet.len() <= mtu {
-            tx.traffic.count_sent(1, len);
+            ctx.traffic.count_sent(1, len);
             return ctx.out.wire.push(packet);
         }
         let mut fragments = self.refragment(packet, mtu, inner, tx, ctx);
         if !fragments.is_empty() {
-            tx.traffic.count_sent(1, len);
+            ctx.traffic.count_sent(1, len);
         }
         fragments.drain().for_each(|piece| ctx.out.wire.push(piece));
         self.fragments = fragments;
@@ -212,7 +211,7 @@ impl Framer {
         let plan = tx.fragment_plan(inner, mtu);
         fragment(packet.bytes(), &plan, packet.mark, ctx.pool, &mut fragments);
         if fragments.is_empty() {
-            ctx.count_drop(&mut tx.traffic, 1, DropReason::OutMalformed);
+            ctx.count_drop(1, DropReason::OutMalformed);
         }
         ctx.pool.give(packet);
         fragments

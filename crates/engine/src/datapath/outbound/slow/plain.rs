@@ -23,9 +23,9 @@ pub(crate) fn pass(
         return pass_too_big(packet, plan, framer, tx, ctx);
     }
     match plan {
-        Some(plan) => pass_segments(packet, plan, &mut tx.traffic, ctx),
+        Some(plan) => pass_segments(packet, plan, ctx),
         None => {
-            tx.traffic.count_sent(1, packet.len() as u64);
+            ctx.traffic.count_sent(1, packet.len() as u64);
             ctx.out.wire.push(packet);
         }
     }
@@ -44,18 +44,18 @@ fn pass_too_big(
     let limit = ctx.settings.plain_limit();
     let Ok(ip) = IpPacket::parse(packet.bytes()) else {
         let count = plan.map_or(1, SegmentPlan::count);
-        return tx.discard(packet, count, DropReason::OutMalformed, ctx);
+        return ctx.discard(packet, count, DropReason::OutMalformed);
     };
     let inner = InnerInfo::of(&ip);
     match plan {
-        _ if ip.dont_fragment => framer.reject_too_big(packet, plan, limit, tx, ctx),
+        _ if ip.dont_fragment => framer.reject_too_big(packet, plan, limit, ctx),
         None => framer.pass_fragmented(packet, limit, &inner, tx, ctx),
         Some(plan) => {
             for k in 0..plan.count() {
                 let frame = FrameLayout { prefix: 0, total: plan.len(k) };
                 match SegmentRange::one(k, frame).write(plan, &packet, ctx.pool) {
                     Some(segment) => framer.pass_fragmented(segment, limit, &inner, tx, ctx),
-                    None => ctx.count_drop(&mut tx.traffic, 1, DropReason::OutNoRoom),
+                    None => ctx.count_drop(1, DropReason::OutNoRoom),
                 }
             }
             ctx.pool.give(packet);

@@ -33,10 +33,10 @@ impl ItemSealer {
     }
 
     #[cold]
-    fn drop_failed(&mut self, tx: &mut TxBatch, ctx: &BatchCtx<'_>) {
+    fn drop_failed(&mut self, tx: &mut TxBatch, ctx: &mut BatchCtx<'_>) {
         for place in self.failed.drain(..) {
             let item = &mut tx.items[place];
-            ctx.count_drop(&mut tx.traffic, item.count.into(), DropReason::OutCrypto);
+            ctx.count_drop(item.count.into(), DropReason::OutCrypto);
             item.count = 0;
         }
     }

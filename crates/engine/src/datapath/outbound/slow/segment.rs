@@ -6,7 +6,7 @@ use uxfrm_packet::{PacketBuf, Pool, SegmentPlan, Segments, SizeClass};
 use super::device::Sealer;
 use crate::DropReason;
 use crate::bundle::{Bundle, FrameLayout};
-use crate::datapath::context::{BatchCtx, TrafficCounters};
+use crate::datapath::context::BatchCtx;
 use crate::datapath::outbound::{TxBatch, TxItem, narrow};
 use crate::esp::encap::{InnerInfo, OuterForm};
 
@@ -38,7 +38,7 @@ pub(crate) fn frame_packet(
     let len = plan.map_or(packet.len(), |plan| plan.len(0));
     let Some(frame) = bundle.frame(len, &inner) else {
         let count = plan.map_or(1, SegmentPlan::count);
-        return tx.discard(packet, count, DropReason::OutNoRoom, ctx);
+        return ctx.discard(packet, count, DropReason::OutNoRoom);
     };
     tx.max_layers = tx.max_layers.max(bundle.layers.len());
     match plan {
@@ -46,7 +46,7 @@ pub(crate) fn frame_packet(
             Ok(packet) => {
                 tx.push_item(TxItem { sealer, ..TxItem::new(packet, place, frame, inner, len) });
             }
-            Err(packet) => tx.discard(packet, 1, DropReason::OutNoRoom, ctx),
+            Err(packet) => ctx.discard(packet, 1, DropReason::OutNoRoom),
         },
         Some(plan) => {
             let first = tx.items.len();
@@ -75,7 +75,7 @@ fn segment(
                 let item = TxItem::new(train, place, frame, inner, plan.len(cut.from));
                 tx.items.push(TxItem { count, last_len, ..item });
             }
-            None => ctx.count_drop(&mut tx.traffic, count.into(), DropReason::OutNoRoom),
+            None => ctx.count_drop(count.into(), DropReason::OutNoRoom),
         }
     }
     ctx.pool.give(packet);
@@ -83,20 +83,15 @@ fn segment(
 }
 
 /// A super-packet that leaves in plaintext, in segments.
-pub(crate) fn pass_segments(
-    packet: PacketBuf,
-    plan: &SegmentPlan,
-    traffic: &mut TrafficCounters,
-    ctx: &mut BatchCtx<'_>,
-) {
+pub(crate) fn pass_segments(packet: PacketBuf, plan: &SegmentPlan, ctx: &mut BatchCtx<'_>) {
     let frame = FrameLayout { prefix: 0, total: plan.len(0) };
     for cut in segment_ranges(plan, frame, MAX_BURST_BYTES / frame.total, |len| len) {
         let Some(mut train) = cut.write(plan, &packet, ctx.pool) else {
-            ctx.count_drop(traffic, cut.count as u64, DropReason::OutNoRoom);
+            ctx.count_drop(cut.count as u64, DropReason::OutNoRoom);
             continue;
         };
         train.segments = burst_of(cut.count, frame.total);
-        traffic.count_sent(cut.count as u64, train.len() as u64);
+        ctx.traffic.count_sent(cut.count as u64, train.len() as u64);
         ctx.out.wire.push(train);
     }
     ctx.pool.give(packet);
