@@ -39,7 +39,6 @@ mod single;
 pub(crate) mod slow;
 mod spi_index;
 
-use std::net::IpAddr;
 use std::vec::Drain;
 
 use uxfrm_packet::{Batch, PacketBuf};
@@ -49,7 +48,7 @@ use crate::esp::decap::OuterHeader;
 use crate::ids::MAX_DEPTH;
 use crate::sa::deferred_counters::DeferredCounters;
 use crate::sa::replay::UncheckedSeq;
-use crate::{PolicyCache, ReceivedPacket, Settings, Snapshot, Spi, Stage, StageWatch};
+use crate::{PolicyCache, ReceivedPacket, SaId, Settings, Snapshot, Stage, StageWatch};
 use deliver::HostDelivery;
 use interleaved::RxInterleaved;
 use open::EspOpener;
@@ -102,8 +101,8 @@ struct DecapParams {
     opener: Opener,
 }
 
-/// Key of an SA look-up: SPI, destination and mark.
-type SaLookupKey = (Spi, IpAddr, u32);
+/// Key of an SA look-up: SPI, destination, protocol and mark.
+type SaLookupKey = (SaId, u32);
 
 /// With more SAs than this, their data leaves the L2 cache between uses.
 const FEW: usize = 128;

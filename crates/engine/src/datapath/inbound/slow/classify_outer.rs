@@ -11,9 +11,11 @@ use super::parse_outer::{self, CommonClass, EspBounds, OuterClass};
 use super::reassemble::Reassembler;
 use crate::datapath::context::BatchCtx;
 use crate::datapath::inbound::outer_template::match_same_sa;
-use crate::datapath::inbound::{DATA_AHEAD, FEW, Fate, RxBatch, RxItem, SA_PREFETCH_GROUP};
+use crate::datapath::inbound::{
+    DATA_AHEAD, FEW, Fate, RxBatch, RxItem, SA_PREFETCH_GROUP, SaLookupKey,
+};
 use crate::spd::fragment_rules::PlainFragment;
-use crate::{Action, Direction, DropReason, FlowKey, Sa, SaId, SaProtocol, Spi};
+use crate::{Action, Direction, DropReason, FlowKey, Sa};
 
 /// Stages 2 to 4.
 #[derive(Debug, Default)]
@@ -128,13 +130,12 @@ impl OuterClassifier {
 /// Looks up the SAs of a group of packets and prefetches their usage, windows and keys.
 fn prefetch_sas(group: Range<usize>, rx: &mut RxBatch, ctx: &BatchCtx<'_>) {
     let sad = &ctx.snapshot.sad;
-    let mut wanted: ArrayVec<(SaId, u32), SA_PREFETCH_GROUP> = ArrayVec::new();
+    let mut wanted: ArrayVec<SaLookupKey, SA_PREFETCH_GROUP> = ArrayVec::new();
     let mut numbers: ArrayVec<u32, SA_PREFETCH_GROUP> = ArrayVec::new();
     for item in rx.items[group].iter().filter(|item| item.fate == Fate::New) {
         prefetch_data(item.buffer, &rx.buffers);
         let Some(location) = classify_common(item, &rx.buffers, ctx) else { continue };
-        let (spi, destination) = (Spi(location.spi), location.destination);
-        let id = SaId { destination, spi, protocol: SaProtocol::Esp };
+        let id = location.id();
         // Consecutive packets often have the same SA.
         if wanted.last().is_none_or(|(last, _)| *last != id) {
             wanted.push((id, item.mark));
@@ -146,11 +147,11 @@ fn prefetch_sas(group: Range<usize>, rx: &mut RxBatch, ctx: &BatchCtx<'_>) {
         sa.inspect(|sa| sa.fetch_live());
         found.push(sa);
     });
-    for ((sa, number), (id, mark)) in found.iter().zip(&numbers).zip(&wanted) {
+    for ((sa, number), lookup_key) in found.iter().zip(&numbers).zip(&wanted) {
         let Some(sa) = sa else { continue };
         sa.fetch_window(*number);
         sa.fetch_key_head();
-        rx.rx_cache.remember_found(sa, (id.spi, id.destination, *mark));
+        rx.rx_cache.remember_found(sa, *lookup_key);
     }
     found.iter().flatten().for_each(|sa| sa.fetch_keys());
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use uxfrm_packet::IpPacket;
 
 use crate::datapath::context::BatchCtx;
-use crate::{Direction, DropReason, Sa, SaProtocol, Spi};
+use crate::{Direction, DropReason, Sa, SaId, Spi};
 
 use super::parse_outer::{self, EspBounds};
 use crate::datapath::inbound::outer_template::OuterTemplate;
@@ -25,7 +25,7 @@ pub(crate) fn match_sa(
     ctx: &BatchCtx<'_>,
 ) -> Result<Fate, DropReason> {
     let RxItem { buffer, start, mark, ref path, .. } = rx.items[place];
-    let (lookup_key, depth) = ((Spi(location.spi), location.destination, mark), path.len());
+    let (lookup_key, depth) = ((location.id(), mark), path.len());
     let entry = match *latest {
         Some(latest) if rx.rx_cache[latest as usize].has_key(&lookup_key) => latest,
         Some(_) | None => match rx.rx_cache.find_sa(lookup_key, ctx)? {
@@ -156,8 +156,8 @@ impl RxCache {
                 known
             }
             None => {
-                let (spi, destination, mark) = lookup_key;
-                let found = ctx.snapshot.sad.inbound(destination, spi, SaProtocol::Esp, mark);
+                let (SaId { destination, spi, protocol }, mark) = lookup_key;
+                let found = ctx.snapshot.sad.inbound(destination, spi, protocol, mark);
                 let Some(sa) = found.filter(|_| spi != Spi(0)) else { return Ok(None) };
                 self.remember(sa, lookup_key)?
             }
@@ -167,7 +167,7 @@ impl RxCache {
     /// Caches the SA of a look-up that is about to be repeated.
     #[inline]
     pub(crate) fn remember_found(&mut self, sa: &Arc<Sa>, lookup_key: SaLookupKey) {
-        if lookup_key.0 != Spi(0) && self.find_by_key(lookup_key).is_none() {
+        if lookup_key.0.spi != Spi(0) && self.find_by_key(lookup_key).is_none() {
             // An SA that does not receive is found again and refused by the repeated look-up.
             let _ = self.remember(sa, lookup_key);
         }
