@@ -10,7 +10,7 @@ use std::sync::Arc;
 use uxfrm_crypto::Crypter;
 use uxfrm_packet::{Batch, Pool};
 
-use crate::datapath::context::{BatchCtx, Output, TrafficCounters};
+use crate::datapath::context::{BatchContext, Output, TrafficCounters};
 use crate::datapath::inbound::Inbound;
 use crate::datapath::outbound::{Outbound, WaitingPacket};
 use crate::settings::Settings;
@@ -241,7 +241,7 @@ impl Worker {
         now: Moment,
         pool: &'a mut Pool,
         out: &'a mut Output,
-    ) -> (BatchCtx<'a>, &'a mut Outbound, &'a mut Inbound) {
+    ) -> (BatchContext<'a>, &'a mut Outbound, &'a mut Inbound) {
         let snapshot = self.snapshots.load();
         meet_host(snapshot, &mut self.host, &mut self.settings);
         let Self { settings, crypter, drops, outbound, inbound, outward, inward, .. } = self;
@@ -249,7 +249,7 @@ impl Worker {
             Direction::Out => outward,
             Direction::In | Direction::Forward => inward,
         };
-        let ctx = BatchCtx { settings, snapshot, crypter, drops, now, pool, out, traffic };
+        let ctx = BatchContext { settings, snapshot, crypter, drops, now, pool, out, traffic };
         (ctx, outbound, inbound)
     }
 }

@@ -59,7 +59,7 @@ impl TrafficCounters {
 }
 
 /// What the stages of both directions use for one batch.
-pub(crate) struct BatchCtx<'a> {
+pub(crate) struct BatchContext<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) snapshot: &'a Snapshot,
     pub(crate) crypter: &'a mut Crypter,
@@ -71,7 +71,7 @@ pub(crate) struct BatchCtx<'a> {
     pub(crate) traffic: &'a mut TrafficCounters,
 }
 
-impl BatchCtx<'_> {
+impl BatchContext<'_> {
     /// Counts `packets` packets as dropped.
     pub(crate) fn count_drop(&mut self, packets: u64, reason: DropReason) {
         self.drops.add(reason, packets);

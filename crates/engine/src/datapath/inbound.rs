@@ -43,7 +43,7 @@ use std::vec::Drain;
 
 use uxfrm_packet::{Batch, PacketBuf};
 
-use crate::datapath::context::BatchCtx;
+use crate::datapath::context::BatchContext;
 use crate::esp::decap::OuterHeader;
 use crate::ids::MAX_DEPTH;
 use crate::sa::deferred_counters::DeferredCounters;
@@ -137,7 +137,7 @@ impl Inbound {
     pub(crate) fn run(
         &mut self,
         batch: &mut Batch,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) {
         self.delivery.policies.begin_batch(&ctx.snapshot.spd);
@@ -159,7 +159,12 @@ impl Inbound {
         self.rx.marks.clear();
     }
 
-    fn run_all(&mut self, batch: &mut Batch, ctx: &mut BatchCtx<'_>, watch: &mut impl StageWatch) {
+    fn run_all(
+        &mut self,
+        batch: &mut Batch,
+        ctx: &mut BatchContext<'_>,
+        watch: &mut impl StageWatch,
+    ) {
         let (mut rest, mut same_sa, mut interleaved) = (batch.drain(), true, true);
         // A slow-path packet among many others does not end the fast path.
         let mut most = usize::MAX;
@@ -182,7 +187,7 @@ impl Inbound {
         &mut self,
         rest: &mut Drain<'_, PacketBuf>,
         most: usize,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) {
         let rx = &mut self.rx;
@@ -202,7 +207,7 @@ impl Inbound {
     }
 
     /// Stages 2 to 7, once per layer.
-    fn decapsulate_layers(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl StageWatch) {
+    fn decapsulate_layers(&mut self, ctx: &mut BatchContext<'_>, watch: &mut impl StageWatch) {
         let Self { rx, classifier, opener, .. } = self;
         for _ in 0..=MAX_DEPTH {
             classifier.classify_and_match(rx, ctx);
@@ -224,7 +229,7 @@ impl Inbound {
     pub(crate) fn run_marked(
         &mut self,
         received: &mut Vec<ReceivedPacket>,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) {
         let mut batch = std::mem::take(&mut self.from_device);
         for ReceivedPacket { packet, mark } in received.drain(..) {

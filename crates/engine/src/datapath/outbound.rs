@@ -52,7 +52,7 @@ use std::vec::Drain;
 use uxfrm_packet::{Batch, IpPacket, PacketBuf, ParseError, SegmentPlan, Segments, checksum};
 
 use crate::bundle::first_query;
-use crate::datapath::context::BatchCtx;
+use crate::datapath::context::BatchContext;
 use crate::flow_cache::CachedVerdict;
 use crate::sa::deferred_counters::DeferredCounters;
 use crate::{
@@ -155,7 +155,7 @@ impl Outbound {
     pub(crate) fn run(
         &mut self,
         batch: &mut Batch,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) {
         self.decider.policies.begin_batch(&ctx.snapshot.spd);
@@ -178,7 +178,7 @@ impl Outbound {
 
     /// Stages 6 to 10 for all items.
     #[inline(never)]
-    fn send_items(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl StageWatch) {
+    fn send_items(&mut self, ctx: &mut BatchContext<'_>, watch: &mut impl StageWatch) {
         let Self { tx, sealer, .. } = self;
         for depth in 0..std::mem::take(&mut tx.max_layers) {
             reserve_numbers(depth, tx, ctx);
@@ -197,7 +197,7 @@ impl Outbound {
     fn receive_batch(
         &mut self,
         batch: &mut Batch,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) {
         if self.interleaved.is_expected() {
@@ -213,7 +213,7 @@ impl Outbound {
     fn receive_interleaved(
         &mut self,
         batch: &mut Batch,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) {
         let mut rest = batch.drain();
@@ -241,7 +241,7 @@ impl Outbound {
         &mut self,
         packets: &mut Drain<'_, PacketBuf>,
         most: usize,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) {
         let all = packets.as_slice();
@@ -265,7 +265,7 @@ impl Outbound {
 
     /// [`Self::send_items`] if there are any.
     #[inline(always)]
-    fn flush_items(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl StageWatch) {
+    fn flush_items(&mut self, ctx: &mut BatchContext<'_>, watch: &mut impl StageWatch) {
         if !self.tx.items.is_empty() {
             self.send_items(ctx, watch);
         }
@@ -277,7 +277,7 @@ impl Outbound {
         &mut self,
         run: usize,
         packets: &mut Drain<'_, PacketBuf>,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) {
         let known = self.parsed.known[run];
         for packet in packets.take(self.parsed.runs[run].packets as usize) {
@@ -290,7 +290,7 @@ impl Outbound {
     fn parse_and_look_up(
         &mut self,
         packets: &[PacketBuf],
-        ctx: &BatchCtx<'_>,
+        ctx: &BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) {
         self.parsed.clear();
@@ -316,7 +316,7 @@ impl Outbound {
 
     /// Prefetches the SAs of all flows without a cached bundle.
     #[inline(never)]
-    fn prefetch_sas(&self, ctx: &BatchCtx<'_>) {
+    fn prefetch_sas(&self, ctx: &BatchContext<'_>) {
         let PreParsed { flows, known, .. } = &self.parsed;
         let mut latest: Option<&FlowKey> = None;
         let queries = flows.iter().zip(known).filter_map(|(flow, known)| {
@@ -338,7 +338,7 @@ impl Outbound {
         mut packet: PacketBuf,
         summary: Option<&(PacketSummary, FlowKey)>,
         known: CachedVerdict,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) {
         if packet.segments != Segments::One {
             return self.receive_super_packet(packet, summary, known, ctx);
@@ -366,7 +366,7 @@ impl Outbound {
         mut packet: PacketBuf,
         summary: Option<&(PacketSummary, FlowKey)>,
         known: CachedVerdict,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) {
         let plan = segment_plan(&packet);
         let count = plan.as_ref().ok().and_then(Option::as_ref).map_or(1, SegmentPlan::count);
@@ -385,7 +385,12 @@ impl Outbound {
     /// Stages 2 to 5 of a reassembled datagram. It may be fragmented again, into fragments no
     /// longer than `longest`.
     #[cold]
-    fn receive_reassembled(&mut self, packet: PacketBuf, longest: usize, ctx: &mut BatchCtx<'_>) {
+    fn receive_reassembled(
+        &mut self,
+        packet: PacketBuf,
+        longest: usize,
+        ctx: &mut BatchContext<'_>,
+    ) {
         let Some((summary, flow)) = PacketSummary::with_flow(&packet) else {
             return ctx.discard(packet, 1, DropReason::OutMalformed);
         };
@@ -404,7 +409,7 @@ impl Outbound {
 
     /// Releases packets whose SAs have come and drops expired ones.
     #[inline(never)]
-    fn release_waiting(&mut self, ctx: &mut BatchCtx<'_>) {
+    fn release_waiting(&mut self, ctx: &mut BatchContext<'_>) {
         for (wanted, queue) in self.queued.take() {
             self.queued.requeue(wanted, &queue, ctx.now);
             for waiting in queue.packets {
@@ -415,7 +420,7 @@ impl Outbound {
     }
 
     /// Retries a queued packet. It was counted when it came, for its policies too.
-    fn retry(&mut self, waiting: WaitingPacket, ctx: &mut BatchCtx<'_>) {
+    fn retry(&mut self, waiting: WaitingPacket, ctx: &mut BatchContext<'_>) {
         ctx.traffic.held -= waiting.count as u64;
         let packet = &waiting.packet;
         let Ok((plan, ip)) = parse_packet(packet) else {
@@ -441,7 +446,7 @@ impl Outbound {
         waiting: WaitingPacket,
         plan: Option<&SegmentPlan>,
         (summary, flow): (&PacketSummary, &FlowKey),
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) {
         let Self { tx, framer, queued, .. } = self;
         let WaitingPacket { packet, count, longest_fragment } = waiting;
@@ -473,7 +478,11 @@ impl Outbound {
     }
 
     /// Takes over packets that waited with another worker, which had counted them.
-    pub(crate) fn adopt_waiting(&mut self, waiting: Vec<WaitingPacket>, ctx: &mut BatchCtx<'_>) {
+    pub(crate) fn adopt_waiting(
+        &mut self,
+        waiting: Vec<WaitingPacket>,
+        ctx: &mut BatchContext<'_>,
+    ) {
         self.decider.policies.begin_batch(&ctx.snapshot.spd);
         self.refresh_bundles(ctx.snapshot);
         for packet in waiting {

@@ -8,7 +8,7 @@ use uxfrm_packet::{
 use super::slow::icmp_flow::icmp_inner_flow;
 use super::slow::policy_check::{PlainPacket, SecPath, check};
 use super::{Fate, PolicyLookups, RxBatch, RxItem};
-use crate::datapath::context::BatchCtx;
+use crate::datapath::context::BatchContext;
 use crate::{
     DropReason, Family, HostPort, PolicyCache, PolicyOutcome, Selector, Settings, Stage,
     StageWatch, UdpSuper, VerdictId,
@@ -42,7 +42,7 @@ impl HostDelivery {
     pub(super) fn deliver(
         &mut self,
         rx: &mut RxBatch,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) {
         look_up(&mut self.policies, &mut rx.lookups, ctx);
@@ -51,7 +51,7 @@ impl HostDelivery {
     }
 
     /// Stages 8 to 10 for packets whose policies are looked up.
-    pub(super) fn deliver_checked(&mut self, rx: &mut RxBatch, ctx: &mut BatchCtx<'_>) {
+    pub(super) fn deliver_checked(&mut self, rx: &mut RxBatch, ctx: &mut BatchContext<'_>) {
         let mut rest = 0..rx.items.len();
         while let Some(place) = rest.next() {
             match rx.items[place].fate {
@@ -82,7 +82,7 @@ impl HostDelivery {
         place: usize,
         lookup: u32,
         rx: &mut RxBatch,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) -> Result<(), DropReason> {
         let item = &rx.items[place];
         let bytes = u64::from(item.len);
@@ -109,7 +109,7 @@ impl HostDelivery {
         only: u32,
         lookup: u32,
         rx: &RxBatch,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) -> bool {
         let (entry, known) = (&rx.rx_cache[only as usize], rx.lookups.known[lookup as usize]);
         let answer = known.verdict;
@@ -126,7 +126,7 @@ impl HostDelivery {
 
     /// Counts the run of packets that passed under one verdict.
     #[inline]
-    fn count_verified(&mut self, ctx: &mut BatchCtx<'_>) {
+    fn count_verified(&mut self, ctx: &mut BatchContext<'_>) {
         let VerifiedRun { answer, packets, bytes, .. } = std::mem::take(&mut self.verified);
         ctx.traffic.count_sent(packets.into(), bytes);
         if let Some(answer) = answer {
@@ -141,7 +141,7 @@ impl HostDelivery {
         &mut self,
         start: usize,
         rx: &mut RxBatch,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) -> usize {
         let RxBatch { items, buffers, marks, .. } = rx;
         let Some((lookup, only)) = self.verified.by else { return start };
@@ -170,7 +170,7 @@ impl HostDelivery {
         place: usize,
         lookup: usize,
         rx: &mut RxBatch,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) {
         let item = &rx.items[place];
         let Some(buffer) = &rx.buffers[item.buffer as usize] else { return };
@@ -188,7 +188,7 @@ impl HostDelivery {
         place: usize,
         lookup: usize,
         rx: &mut RxBatch,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) {
         let item = &rx.items[place];
         let protocol = Protocol(rx.lookups.flows[lookup].protocol);
@@ -215,7 +215,7 @@ impl HostDelivery {
 }
 
 /// Stage 8: looks up the policies of all plain packets together.
-fn look_up(policies: &mut PolicyCache, lookups: &mut PolicyLookups, ctx: &BatchCtx<'_>) {
+fn look_up(policies: &mut PolicyCache, lookups: &mut PolicyLookups, ctx: &BatchContext<'_>) {
     let PolicyLookups { flows, spis, directions, known, .. } = lookups;
     let spd = &ctx.snapshot.spd;
     if let ([flow], [spi], [direction]) = (&**flows, &**spis, &**directions) {
@@ -238,7 +238,7 @@ fn check_sec_path(
     lookup: usize,
     policies: &mut PolicyCache,
     rx: &mut RxBatch,
-    ctx: &BatchCtx<'_>,
+    ctx: &BatchContext<'_>,
 ) -> Result<(), DropReason> {
     let item = &rx.items[place];
     let Some(buffer) = &rx.buffers[item.buffer as usize] else {

@@ -18,7 +18,7 @@ use super::slow::parse_outer;
 use super::{DATA_AHEAD, Fate, Inbound, META_AHEAD, PIECE, RxBatch, RxItem, narrow};
 use crate::datapath::account::{LimitCheck, charge};
 use crate::datapath::back_off::BackOff;
-use crate::datapath::context::BatchCtx;
+use crate::datapath::context::BatchContext;
 use crate::{DropReason, HostPort, Stage, StageWatch, VerdictId};
 
 /// Scratch of this fast path; lists are parallel to `packets`.
@@ -73,7 +73,7 @@ impl Inbound {
     pub(super) fn run_interleaved(
         &mut self,
         rest: &mut Drain<'_, PacketBuf>,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) -> bool {
         if rest.len() < MIN_PACKETS
@@ -106,7 +106,7 @@ impl Inbound {
 
     /// Charges the SAs and delivers what their limits allow. Opened packets that were not accepted
     /// take the slow path.
-    fn deliver_interleaved(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl StageWatch) {
+    fn deliver_interleaved(&mut self, ctx: &mut BatchContext<'_>, watch: &mut impl StageWatch) {
         let is_all = self.leave_interleaved();
         if !self.charge_interleaved(ctx) {
             self.drop_interleaved(ctx);
@@ -121,7 +121,7 @@ impl Inbound {
 
     /// Stages 2 to 4 for the first packets, up to one that does not match. Returns how many.
     #[inline(never)]
-    fn match_interleaved(&mut self, packets: &[PacketBuf], ctx: &BatchCtx<'_>) -> usize {
+    fn match_interleaved(&mut self, packets: &[PacketBuf], ctx: &BatchContext<'_>) -> usize {
         self.interleaved.matches.clear();
         let packets = &packets[..packets.len().min(PIECE)];
         packets.iter().take(META_AHEAD).for_each(PacketBuf::prefetch);
@@ -138,7 +138,7 @@ impl Inbound {
     }
 
     #[inline(always)]
-    fn match_record(&mut self, packet: &PacketBuf, ctx: &BatchCtx<'_>) -> Option<RxMatch> {
+    fn match_record(&mut self, packet: &PacketBuf, ctx: &BatchContext<'_>) -> Option<RxMatch> {
         if is_burst(packet) {
             return None;
         }
@@ -188,7 +188,7 @@ impl Inbound {
 
     /// Creates or refreshes an SA's record, if its templates and verdict are known.
     #[cold]
-    fn promote_to_record(&mut self, place: u32, ctx: &BatchCtx<'_>) -> Option<()> {
+    fn promote_to_record(&mut self, place: u32, ctx: &BatchContext<'_>) -> Option<()> {
         if self.rx.rx_cache.revalidate_record(place) {
             return Some(());
         }
@@ -215,7 +215,7 @@ impl Inbound {
 
     /// Stage 5; fills the verdicts.
     #[inline(never)]
-    fn open_interleaved(&mut self, ctx: &mut BatchCtx<'_>) {
+    fn open_interleaved(&mut self, ctx: &mut BatchContext<'_>) {
         let Self { interleaved, rx: RxBatch { rx_cache, .. }, opener, .. } = self;
         let RxInterleaved { packets, matches, .. } = interleaved;
         let mut jobs: ArrayVec<OpenJob<'_>, PIECE> = ArrayVec::new();
@@ -290,7 +290,7 @@ impl Inbound {
 
     /// Charges each SA. Returns whether all packets are within the limits.
     #[inline(never)]
-    fn charge_interleaved(&mut self, ctx: &mut BatchCtx<'_>) -> bool {
+    fn charge_interleaved(&mut self, ctx: &mut BatchContext<'_>) -> bool {
         let Self { interleaved, rx: RxBatch { rx_cache, .. }, deferred, .. } = self;
         let mut all_pass = true;
         for tally in interleaved.tallies.iter_mut().filter(|tally| tally.packets > 0) {
@@ -308,7 +308,7 @@ impl Inbound {
 
     /// Drops the packets that exceed their SA's limits.
     #[cold]
-    fn drop_interleaved(&mut self, ctx: &mut BatchCtx<'_>) {
+    fn drop_interleaved(&mut self, ctx: &mut BatchContext<'_>) {
         let packets = std::mem::take(&mut self.interleaved.packets);
         let inner_packets = std::mem::take(&mut self.interleaved.inner_packets);
         for (packet, (inner_packet, place)) in packets.into_iter().zip(inner_packets) {
@@ -326,7 +326,7 @@ impl Inbound {
 
     /// Stage 8 by the record's verdict; stages 9 and 10.
     #[inline(never)]
-    fn send_interleaved(&mut self, ctx: &mut BatchCtx<'_>) {
+    fn send_interleaved(&mut self, ctx: &mut BatchContext<'_>) {
         let Self { interleaved, delivery: HostDelivery { policies, .. }, .. } = self;
         let RxInterleaved { packets, inner_packets, tallies, .. } = interleaved;
         for (packet, (inner_packet, _)) in packets.iter_mut().zip(&*inner_packets) {
@@ -346,7 +346,7 @@ impl Inbound {
 
     /// Stage 9.
     #[inline(never)]
-    fn coalesce_interleaved(&mut self, ctx: &mut BatchCtx<'_>) {
+    fn coalesce_interleaved(&mut self, ctx: &mut BatchContext<'_>) {
         let Self { interleaved, rx: RxBatch { rx_cache, .. }, delivery, .. } = self;
         let RxInterleaved { packets, inner_packets, tallies, .. } = interleaved;
         for (packet, (_, tally)) in packets.drain(..).zip(&*inner_packets) {

@@ -10,7 +10,7 @@ use super::slow::decap::{report_nat_remaps, strip};
 use super::slow::device::Opener;
 use super::{Fate, RxBatch, SealedEsp};
 use crate::datapath::account::{LimitCheck, charge};
-use crate::datapath::context::BatchCtx;
+use crate::datapath::context::BatchContext;
 use crate::sa::replay::UncheckedSeq;
 use crate::{DropReason, Sa};
 
@@ -30,7 +30,7 @@ impl EspOpener {
     }
 
     /// Stage 5.
-    pub(super) fn open(&mut self, rx: &mut RxBatch, ctx: &mut BatchCtx<'_>) {
+    pub(super) fn open(&mut self, rx: &mut RxBatch, ctx: &mut BatchContext<'_>) {
         let RxBatch { sealed, buffers, rx_cache, .. } = rx;
         let verdicts = &mut self.verdicts;
         verdicts.clear();
@@ -62,7 +62,7 @@ impl EspOpener {
     }
 
     /// Stages 6 and 7, then charges the SAs. Returns whether some packets may contain more ESP.
-    pub(super) fn accept(&self, rx: &mut RxBatch, ctx: &mut BatchCtx<'_>) -> bool {
+    pub(super) fn accept(&self, rx: &mut RxBatch, ctx: &mut BatchContext<'_>) -> bool {
         let mut sealed = std::mem::take(&mut rx.sealed);
         let more = accept_all(&mut sealed, &self.verdicts, rx, ctx);
         charge_sas(&mut sealed, rx, ctx);
@@ -80,7 +80,7 @@ fn accept_all(
     sealed: &mut [SealedEsp],
     verdicts: &[OpenStatus],
     rx: &mut RxBatch,
-    ctx: &mut BatchCtx<'_>,
+    ctx: &mut BatchContext<'_>,
 ) -> bool {
     let Some(first) = sealed.first() else { return false };
     let mut tally = rx.rx_cache.tally(first.entry);
@@ -157,7 +157,7 @@ fn strip_run_of_sa(
     run: &mut [SealedEsp],
     tally: &mut RxTally,
     rx: &mut RxBatch,
-    ctx: &mut BatchCtx<'_>,
+    ctx: &mut BatchContext<'_>,
 ) -> bool {
     let (mut rest, mut more) = (run, false);
     loop {
@@ -176,13 +176,13 @@ fn strip_run_of_sa(
 
 /// Drops a packet that its SA does not accept, and counts the failure.
 #[cold]
-fn reject(packet: &SealedEsp, reason: DropReason, rx: &mut RxBatch, ctx: &mut BatchCtx<'_>) {
+fn reject(packet: &SealedEsp, reason: DropReason, rx: &mut RxBatch, ctx: &mut BatchContext<'_>) {
     rx.rx_cache[packet.entry as usize].sa.count_failure(reason);
     rx.drop(packet.item as usize, reason, ctx);
 }
 
 /// Charges each SA once for all its packets, or one by one if a limit lies between them.
-fn charge_sas(sealed: &mut [SealedEsp], rx: &mut RxBatch, ctx: &mut BatchCtx<'_>) {
+fn charge_sas(sealed: &mut [SealedEsp], rx: &mut RxBatch, ctx: &mut BatchContext<'_>) {
     let mut all_pass = true;
     rx.rx_cache.for_each_seen(&mut |entry| {
         if entry.packets > 0 {
@@ -252,14 +252,14 @@ impl RxEntry {
 
     /// Charges the SA for its packets of this round.
     #[inline]
-    pub(super) fn charge(&mut self, ctx: &mut BatchCtx<'_>) -> LimitCheck {
+    pub(super) fn charge(&mut self, ctx: &mut BatchContext<'_>) -> LimitCheck {
         let (packets, bytes) = (std::mem::take(&mut self.packets), std::mem::take(&mut self.bytes));
         self.limit_check = charge(&self.sa, packets, bytes, ctx);
         self.limit_check
     }
 
     /// Whether a packet of so many bytes is within the SA's limits.
-    pub(super) fn may_pass(&self, bytes: u32, ctx: &mut BatchCtx<'_>) -> bool {
+    pub(super) fn may_pass(&self, bytes: u32, ctx: &mut BatchContext<'_>) -> bool {
         self.limit_check.lets_pass(&self.sa, bytes, ctx)
     }
 }

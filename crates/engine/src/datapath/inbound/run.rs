@@ -16,7 +16,7 @@ use super::rx_cache::RxCache;
 use super::{DATA_AHEAD, Fate, Inbound, META_AHEAD, PIECE, RxBatch, RxItem, narrow};
 use crate::datapath::account::LimitCheck;
 use crate::datapath::back_off::BackOff;
-use crate::datapath::context::BatchCtx;
+use crate::datapath::context::BatchContext;
 use crate::{DropReason, Mode, Stage, StageWatch, VerdictId};
 
 /// Fewer packets do not pay: the crypto library needs many per call.
@@ -40,7 +40,7 @@ impl Inbound {
     pub(super) fn run_same_sa(
         &mut self,
         rest: &mut Drain<'_, PacketBuf>,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) -> bool {
         if rest.len() < MIN_PACKETS || !self.rx.marks.is_empty() || !self.run.back_off.is_over() {
@@ -82,7 +82,7 @@ impl Inbound {
 
     /// Stage 8: the verdict under which packets of the SA's inner template pass; `None` if unknown.
     #[inline]
-    fn verified_answer(&mut self, entry: u32, ctx: &BatchCtx<'_>) -> Option<VerdictId> {
+    fn verified_answer(&mut self, entry: u32, ctx: &BatchContext<'_>) -> Option<VerdictId> {
         let rx_cache = &self.rx.rx_cache;
         let state = &rx_cache[entry as usize];
         let InnerTemplate { flow, direction, .. } = inner(rx_cache, entry)?;
@@ -101,7 +101,7 @@ impl Inbound {
         &mut self,
         entry: u32,
         answer: VerdictId,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) {
         ctx.traffic.received += self.run.matches.len() as u64;
@@ -131,7 +131,7 @@ impl Inbound {
 
     /// Stage 5; fills the verdicts.
     #[inline(never)]
-    fn open_run(&mut self, entry: u32, ctx: &mut BatchCtx<'_>) {
+    fn open_run(&mut self, entry: u32, ctx: &mut BatchContext<'_>) {
         let Self { run, rx: RxBatch { rx_cache, .. }, opener, .. } = self;
         let state = &rx_cache[entry as usize];
         let key = state.sa.key();
@@ -194,7 +194,7 @@ impl Inbound {
 
     /// Charges the SA. Returns whether all packets are within its limits.
     #[inline(always)]
-    fn charge_run(&mut self, entry: u32, ctx: &mut BatchCtx<'_>) -> bool {
+    fn charge_run(&mut self, entry: u32, ctx: &mut BatchContext<'_>) -> bool {
         let inner_packets = &self.run.inner_packets;
         let state = &mut self.rx.rx_cache[entry as usize];
         state.packets = narrow(inner_packets.len());
@@ -227,7 +227,7 @@ impl Inbound {
 
     /// Drops the packets that exceed the SA's limits.
     #[cold]
-    fn drop_over_limit(&mut self, entry: u32, ctx: &mut BatchCtx<'_>) {
+    fn drop_over_limit(&mut self, entry: u32, ctx: &mut BatchContext<'_>) {
         let packets = std::mem::take(&mut self.run.packets);
         let inner_packets = std::mem::take(&mut self.run.inner_packets);
         for (packet, inner_packet) in packets.into_iter().zip(inner_packets) {
@@ -242,7 +242,7 @@ impl Inbound {
 
     /// Stages 9 and 10.
     #[inline(never)]
-    fn deliver_run(&mut self, entry: u32, answer: VerdictId, ctx: &mut BatchCtx<'_>) {
+    fn deliver_run(&mut self, entry: u32, answer: VerdictId, ctx: &mut BatchContext<'_>) {
         let RxRun { packets, inner_packets, .. } = &mut self.run;
         let mut bytes = 0;
         for (packet, inner_packet) in packets.iter_mut().zip(&*inner_packets) {

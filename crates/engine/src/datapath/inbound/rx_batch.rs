@@ -10,7 +10,7 @@ use super::slow::device::DeviceMarks;
 use super::slow::item::{Fate, RxItem};
 use super::slow::policy_lookups::PolicyLookups;
 use super::{META_AHEAD, SealedEsp, deliver, narrow};
-use crate::datapath::context::BatchCtx;
+use crate::datapath::context::BatchContext;
 use crate::{Direction, DropReason};
 
 /// The packets of a batch, and the SAs, which outlive it.
@@ -51,7 +51,7 @@ impl RxBatch {
         &mut self,
         rest: &mut Drain<'_, PacketBuf>,
         most: usize,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) {
         let count = rest.len().min(most);
         let packets = &rest.as_slice()[..count];
@@ -97,7 +97,7 @@ impl RxBatch {
 
     /// The item's packet in its own buffer: the current one if nothing else is in it, otherwise a
     /// copy.
-    pub(super) fn take(&mut self, place: usize, ctx: &mut BatchCtx<'_>) -> PacketBuf {
+    pub(super) fn take(&mut self, place: usize, ctx: &mut BatchContext<'_>) -> PacketBuf {
         let item = &self.items[place];
         let slot = &mut self.buffers[item.buffer as usize];
         if slot.as_ref().is_some_and(|buffer| !deliver::is_burst(buffer))
@@ -123,7 +123,7 @@ impl RxBatch {
         self.has_new_buffers = true;
     }
 
-    pub(super) fn drop(&mut self, place: usize, reason: DropReason, ctx: &mut BatchCtx<'_>) {
+    pub(super) fn drop(&mut self, place: usize, reason: DropReason, ctx: &mut BatchContext<'_>) {
         self.items[place].fate = Fate::Gone;
         ctx.count_drop(1, reason);
     }

@@ -10,7 +10,7 @@ use super::outer_template::SaMatcher;
 use super::rx_cache::RxEntry;
 use super::{Fate, Inbound, RxItem, SealedEsp};
 use crate::datapath::account::charge_one;
-use crate::datapath::context::BatchCtx;
+use crate::datapath::context::BatchContext;
 use crate::{DropReason, HostPort, Mode, Stage, StageWatch};
 
 impl Inbound {
@@ -20,7 +20,7 @@ impl Inbound {
     pub(super) fn run_single(
         &mut self,
         batch: &mut Batch,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) -> bool {
         let [packet] = batch.as_slice() else { return false };
@@ -53,7 +53,7 @@ impl Inbound {
         &mut self,
         mut packet: PacketBuf,
         sealed: SealedEsp,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) {
         self.rx.rx_cache.note_latest(Some(sealed.entry));
@@ -80,7 +80,7 @@ impl Inbound {
         &self,
         packet: &mut PacketBuf,
         sealed: &SealedEsp,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) -> OpenStatus {
         let state = &self.rx.rx_cache[sealed.entry as usize];
         let places = sealed.at as usize..(sealed.at + sealed.len) as usize;
@@ -107,7 +107,7 @@ impl Inbound {
         &mut self,
         sealed: &SealedEsp,
         inner_packet: &InnerPacket,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) -> Result<(), DropReason> {
         let RxEntry { sa, pending_slot, .. } = &mut self.rx.rx_cache[sealed.entry as usize];
         let accepted = sa.replay().accept(sealed.number);
@@ -126,7 +126,7 @@ impl Inbound {
         packet: PacketBuf,
         entry: u32,
         inner_packet: &InnerPacket,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) {
         let state = &self.rx.rx_cache[entry as usize];
@@ -160,7 +160,7 @@ impl Inbound {
         packet: PacketBuf,
         sealed: SealedEsp,
         verdict: OpenStatus,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) {
         let item = RxItem::new(0, 0, packet.len(), packet.mark);
@@ -173,7 +173,11 @@ impl Inbound {
     }
 
     /// Stages 6 to 10 for opened items.
-    pub(super) fn continue_opened(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl StageWatch) {
+    pub(super) fn continue_opened(
+        &mut self,
+        ctx: &mut BatchContext<'_>,
+        watch: &mut impl StageWatch,
+    ) {
         let more = self.opener.accept(&mut self.rx, ctx);
         watch.stage_done(Stage::Accept);
         if more {

@@ -16,7 +16,7 @@ use super::seal_jobs::{CHUNK, SealJobs};
 use super::{DATA_AHEAD, META_AHEAD, Outbound, PolicyDecider, TxBatch, ip_id, narrow};
 use crate::bundle::{BundleCache, SeqGrant};
 use crate::datapath::back_off::BackOff;
-use crate::datapath::context::BatchCtx;
+use crate::datapath::context::BatchContext;
 use crate::esp::headers::SeqAndId;
 use crate::flow_cache::{CachedVerdict, FlowProbe};
 use crate::{PolicyOutcome, Stage, StageWatch, VerdictId};
@@ -196,7 +196,7 @@ impl Outbound {
     pub(super) fn send_interleaved(
         &mut self,
         rest: &mut Drain<'_, PacketBuf>,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) -> FastPathResult {
         self.interleaved.begin(self.tx.cache.tallies());
@@ -352,7 +352,7 @@ impl Outbound {
 
     /// Stage 1: counts.
     #[inline(never)]
-    fn count_interleaved(&mut self, ctx: &mut BatchCtx<'_>) {
+    fn count_interleaved(&mut self, ctx: &mut BatchContext<'_>) {
         let Self { interleaved, decider: PolicyDecider { policies, .. }, in_place, .. } = self;
         interleaved.runs += interleaved.flows;
         let bytes = in_place.iter().map(|packet| packet.len() as u64).sum();
@@ -368,7 +368,7 @@ impl Outbound {
 
     /// Stage 6.
     #[inline(never)]
-    fn reserve_interleaved(&mut self, ctx: &mut BatchCtx<'_>) -> SeqSupply {
+    fn reserve_interleaved(&mut self, ctx: &mut BatchContext<'_>) -> SeqSupply {
         let Self { interleaved, tx: TxBatch { cache, .. }, deferred, .. } = self;
         let TxInterleaved { assignments, shares, slots, .. } = interleaved;
         prefetch_keys(cache, assignments, 0);
@@ -393,7 +393,7 @@ impl Outbound {
 
     /// Stages 7 to 10.
     #[inline(always)]
-    fn seal_interleaved(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl StageWatch) {
+    fn seal_interleaved(&mut self, ctx: &mut BatchContext<'_>, watch: &mut impl StageWatch) {
         self.encapsulate_interleaved(ctx);
         watch.stage_done(Stage::Seal);
         self.send_in_place(ctx);
@@ -402,7 +402,7 @@ impl Outbound {
 
     /// Stages 7 and 8.
     #[inline(never)]
-    fn encapsulate_interleaved(&mut self, ctx: &mut BatchCtx<'_>) {
+    fn encapsulate_interleaved(&mut self, ctx: &mut BatchContext<'_>) {
         let Self { interleaved, tx, in_place, failed, .. } = self;
         let TxBatch { cache, ident, .. } = tx;
         let TxInterleaved { assignments, shares, .. } = interleaved;
@@ -428,7 +428,7 @@ impl Outbound {
 
     /// Without enough numbers each packet becomes an item.
     #[cold]
-    fn seal_interleaved_slow(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl StageWatch) {
+    fn seal_interleaved_slow(&mut self, ctx: &mut BatchContext<'_>, watch: &mut impl StageWatch) {
         for share in &self.interleaved.shares {
             self.tx
                 .cache

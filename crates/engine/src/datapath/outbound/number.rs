@@ -4,7 +4,7 @@ use super::slow::device::Sealer;
 use super::{TxBatch, TxItem, narrow};
 use crate::bundle::{BundleCache, SaTally, SeqGrant, SeqMode};
 use crate::datapath::account::{LimitCheck, charge, charge_one};
-use crate::datapath::context::BatchCtx;
+use crate::datapath::context::BatchContext;
 use crate::{DropReason, Sa};
 
 /// Whether every SA could reserve enough sequence numbers.
@@ -45,7 +45,7 @@ impl SeqNumbering {
 
     /// Charges each SA that the layer uses, and reserves its numbers.
     #[inline(always)]
-    pub(super) fn reserve_all(&mut self, cache: &mut BundleCache, ctx: &mut BatchCtx<'_>) {
+    pub(super) fn reserve_all(&mut self, cache: &mut BundleCache, ctx: &mut BatchContext<'_>) {
         self.supply = SeqSupply::Enough;
         for place in self.touched.drain(..) {
             let Some(tally) = cache.tally(place) else { continue };
@@ -60,7 +60,7 @@ impl SeqNumbering {
 
 /// Stage 6. If every SA has enough numbers, they are assigned while headers are written.
 #[inline(always)]
-pub(super) fn reserve_numbers(depth: usize, tx: &mut TxBatch, ctx: &mut BatchCtx<'_>) {
+pub(super) fn reserve_numbers(depth: usize, tx: &mut TxBatch, ctx: &mut BatchContext<'_>) {
     let TxBatch { items, cache, numbering, .. } = tx;
     if depth > 0 {
         for item in items.iter().filter(|item| item.count > 0) {
@@ -75,7 +75,7 @@ pub(super) fn reserve_numbers(depth: usize, tx: &mut TxBatch, ctx: &mut BatchCtx
 
 /// Assigns the reserved numbers item by item; what gets none is dropped.
 #[cold]
-pub(super) fn distribute(depth: usize, tx: &mut TxBatch, ctx: &mut BatchCtx<'_>) {
+pub(super) fn distribute(depth: usize, tx: &mut TxBatch, ctx: &mut BatchContext<'_>) {
     let TxBatch { items, cache, .. } = tx;
     for item in items.iter_mut().filter(|item| item.count > 0) {
         let Some((tally, layer)) = cache.tally_of(item.bundle, depth) else { continue };
@@ -91,7 +91,7 @@ pub(super) fn distribute(depth: usize, tx: &mut TxBatch, ctx: &mut BatchCtx<'_>)
 impl SeqGrant {
     /// Charges an SA for a batch and reserves numbers for the packets that it may send.
     #[inline(always)]
-    pub(super) fn of(sa: &Sa, packets: u32, bytes: u64, ctx: &mut BatchCtx<'_>) -> Self {
+    pub(super) fn of(sa: &Sa, packets: u32, bytes: u64, ctx: &mut BatchContext<'_>) -> Self {
         let mut grant = Self { refusal: DropReason::OutStateExpired, ..Self::NOTHING };
         match charge(sa, packets, bytes, ctx) {
             LimitCheck::Pass => grant.take(sa, packets),
@@ -139,14 +139,19 @@ impl SeqGrant {
 impl SaTally {
     /// Charges the SA for the batch.
     #[inline(always)]
-    fn charge(&mut self, ctx: &mut BatchCtx<'_>) {
+    fn charge(&mut self, ctx: &mut BatchContext<'_>) {
         let (packets, bytes) = (self.packets, self.bytes);
         (self.packets, self.bytes) = (0, 0);
         self.grant = SeqGrant::of(&self.sa, packets, bytes, ctx);
     }
 
     /// Assigns numbers to an item and returns how many of its packets got one.
-    fn allocate_for(&mut self, item: &mut TxItem, clear_len: usize, ctx: &mut BatchCtx<'_>) -> u32 {
+    fn allocate_for(
+        &mut self,
+        item: &mut TxItem,
+        clear_len: usize,
+        ctx: &mut BatchContext<'_>,
+    ) -> u32 {
         if self.grant.mode == SeqMode::PerPacket {
             self.grant.left = 0;
             match self.charge_per_packet(item, clear_len, ctx) {
@@ -160,7 +165,12 @@ impl SaTally {
     }
 
     /// Charges packet by packet, up to a limit.
-    fn charge_per_packet(&self, item: &TxItem, clear_len: usize, ctx: &mut BatchCtx<'_>) -> u32 {
+    fn charge_per_packet(
+        &self,
+        item: &TxItem,
+        clear_len: usize,
+        ctx: &mut BatchContext<'_>,
+    ) -> u32 {
         let passes = |k: &u32| {
             let len = if k + 1 == item.count { item.last_len } else { item.len } as usize;
             charge_one(&self.sa, (len - clear_len) as u64, ctx)

@@ -17,7 +17,7 @@ use super::seal_jobs::{self, SealJobs};
 use super::transmit::transmit;
 use super::{Outbound, PacketSummary, TxBatch, TxItem, ip_id};
 use crate::bundle::Bundle;
-use crate::datapath::context::BatchCtx;
+use crate::datapath::context::BatchContext;
 use crate::esp::encap::{EncapLayer, InnerInfo, UdpTemplate};
 use crate::esp::encap_layout::{Encapsulated, TunnelHeaders};
 use crate::esp::headers::{self, Ipv4HeaderTail, SeqAndId};
@@ -30,7 +30,7 @@ const MIN_PACKETS: u32 = 16;
 impl Outbound {
     /// Whether the runs from `first` on may go now: no items are queued, or the runs are long
     /// enough to send the items first.
-    pub(super) fn may_run_now(&mut self, first: usize, ctx: &BatchCtx<'_>) -> bool {
+    pub(super) fn may_run_now(&mut self, first: usize, ctx: &BatchContext<'_>) -> bool {
         if self.tx.items.is_empty() {
             return true;
         }
@@ -49,7 +49,7 @@ impl Outbound {
         &mut self,
         first: usize,
         packets: &mut Drain<'_, PacketBuf>,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) -> usize {
         debug_assert!(self.tx.items.is_empty() && self.in_place.is_empty());
@@ -67,7 +67,7 @@ impl Outbound {
     }
 
     #[inline(always)]
-    fn bundle_of_run(&mut self, run: usize, ctx: &BatchCtx<'_>) -> Option<u32> {
+    fn bundle_of_run(&mut self, run: usize, ctx: &BatchContext<'_>) -> Option<u32> {
         let (run, known) = (self.parsed.runs[run], *self.parsed.known.get(run)?);
         self.fast_bundle(&run, known, ctx)
     }
@@ -78,7 +78,7 @@ impl Outbound {
         &mut self,
         run: &FlowRun,
         known: CachedVerdict,
-        ctx: &BatchCtx<'_>,
+        ctx: &BatchContext<'_>,
     ) -> Option<u32> {
         if known.verdict.outcome() != PolicyOutcome::Protect {
             return None;
@@ -90,7 +90,7 @@ impl Outbound {
 
     /// Counts a run's packets and requests numbers for them.
     #[inline(always)]
-    fn request_run(&mut self, run: usize, place: u32, ctx: &mut BatchCtx<'_>) {
+    fn request_run(&mut self, run: usize, place: u32, ctx: &mut BatchContext<'_>) {
         let version = self.parsed.flows[run].version();
         let (run, known) = (self.parsed.runs[run], self.parsed.known[run]);
         self.count_run(&run, known, ctx);
@@ -107,7 +107,7 @@ impl Outbound {
         &mut self,
         run: &FlowRun,
         known: CachedVerdict,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) {
         ctx.traffic.count_received(run.packets.into(), run.received as u64);
         self.decider.tally_policy(known.verdict, run.packets, run.bytes as u64);
@@ -118,7 +118,7 @@ impl Outbound {
         &mut self,
         runs: Range<usize>,
         packets: &mut Drain<'_, PacketBuf>,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) {
         let count = self.parsed.runs[runs.clone()].iter().map(|run| run.packets as usize).sum();
@@ -140,7 +140,7 @@ impl Outbound {
     fn send_run_slow(
         &mut self,
         runs: Range<usize>,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) {
         let mut packets = std::mem::take(&mut self.in_place);
@@ -159,7 +159,7 @@ impl Outbound {
 
     /// Stages 6 to 10 for items of one layer whose SAs are charged already.
     #[cold]
-    pub(super) fn send_slow(&mut self, ctx: &mut BatchCtx<'_>) {
+    pub(super) fn send_slow(&mut self, ctx: &mut BatchContext<'_>) {
         let Self { tx, sealer, .. } = self;
         distribute(0, tx, ctx);
         sealer.seal(0, tx, ctx);
@@ -172,7 +172,7 @@ impl Outbound {
         &mut self,
         mut packet: PacketBuf,
         place: u32,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) {
         let bundle = self.tx.cache.bundle(place);
         let frame = PacketSummary::with_flow(&packet).and_then(|(summary, _)| {
@@ -190,7 +190,7 @@ impl Outbound {
     }
 
     /// Stages 7 to 9.
-    fn seal_runs(&mut self, runs: Range<usize>, ctx: &mut BatchCtx<'_>) {
+    fn seal_runs(&mut self, runs: Range<usize>, ctx: &mut BatchContext<'_>) {
         let Self { parsed, in_place, failed, tx, .. } = self;
         let TxBatch { cache, ident, .. } = tx;
         let is_far = cache.exceeds_cache();
@@ -229,7 +229,7 @@ impl Outbound {
     }
 
     /// Stage 10.
-    pub(super) fn send_in_place(&mut self, ctx: &mut BatchCtx<'_>) {
+    pub(super) fn send_in_place(&mut self, ctx: &mut BatchContext<'_>) {
         if !self.failed.is_empty() {
             self.drop_failed(ctx);
         }
@@ -239,7 +239,7 @@ impl Outbound {
 
     /// Drops the packets that were not sealed.
     #[cold]
-    fn drop_failed(&mut self, ctx: &mut BatchCtx<'_>) {
+    fn drop_failed(&mut self, ctx: &mut BatchContext<'_>) {
         let mut failed = std::mem::take(&mut self.failed);
         // Failures come from two stages, unsorted. Removed back to front, so that indexes stay
         // valid.

@@ -8,7 +8,7 @@ use super::number::SeqSupply;
 use super::pre_parsed::{FlowRun, UNREADABLE};
 use super::{Outbound, PacketSummary, TxBatch, ip_id};
 use crate::bundle::SeqGrant;
-use crate::datapath::context::BatchCtx;
+use crate::datapath::context::BatchContext;
 use crate::esp::encap::InnerInfo;
 use crate::esp::headers::{self, SeqAndId};
 use crate::flow_cache::CachedVerdict;
@@ -20,7 +20,7 @@ impl Outbound {
     pub(super) fn receive_single(
         &mut self,
         packet: PacketBuf,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) {
         let summary = PacketSummary::with_flow(&packet);
@@ -47,7 +47,7 @@ impl Outbound {
         run: &FlowRun,
         (known, place): (CachedVerdict, u32),
         version: Version,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) {
         self.count_run(run, known, ctx);
         self.reserve_single(run, place, version, ctx);
@@ -72,7 +72,7 @@ impl Outbound {
         run: &FlowRun,
         place: u32,
         version: Version,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) {
         let Self { deferred, tx: TxBatch { cache, numbering, .. }, .. } = self;
         numbering.supply = SeqSupply::Enough;
@@ -95,7 +95,7 @@ impl Outbound {
         packet: &mut PacketBuf,
         place: u32,
         version: Version,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) -> Option<()> {
         let TxBatch { cache, ident, .. } = &mut self.tx;
         let (bundles, tallies) = cache.parts();

@@ -9,13 +9,13 @@ use super::slow::segment::burst_of;
 use super::{TxBatch, TxItem};
 use crate::Mark;
 use crate::bundle::Bundle;
-use crate::datapath::context::BatchCtx;
+use crate::datapath::context::BatchContext;
 use crate::esp::encap::{EncapLayer, EncapMode, InnerInfo, OuterForm};
 use crate::fragments::split::fragment;
 
 /// Stage 10.
 #[inline(always)]
-pub(super) fn transmit(tx: &mut TxBatch, ctx: &mut BatchCtx<'_>) {
+pub(super) fn transmit(tx: &mut TxBatch, ctx: &mut BatchContext<'_>) {
     let mut items = std::mem::take(&mut tx.items);
     // Consecutive items often have the same bundle.
     let mut latest: Option<(u32, Option<Mark>, u32)> = None;
@@ -42,7 +42,7 @@ pub(super) fn transmit(tx: &mut TxBatch, ctx: &mut BatchCtx<'_>) {
 
 /// A whole packet within the MTU.
 #[inline(always)]
-fn send_single(mut packet: PacketBuf, mark: Mark, ctx: &mut BatchCtx<'_>) {
+fn send_single(mut packet: PacketBuf, mark: Mark, ctx: &mut BatchContext<'_>) {
     packet.mark = mark.applied_to(packet.mark);
     packet.checksum = Checksum::AsIs;
     packet.segments = Segments::One;
@@ -51,7 +51,7 @@ fn send_single(mut packet: PacketBuf, mark: Mark, ctx: &mut BatchCtx<'_>) {
 }
 
 #[inline(never)]
-fn send(mut item: TxItem, tx: &mut TxBatch, ctx: &mut BatchCtx<'_>) {
+fn send(mut item: TxItem, tx: &mut TxBatch, ctx: &mut BatchContext<'_>) {
     let bundle = tx.cache.bundle(item.bundle);
     // No layer: the packet is still plain.
     let Some(last) = bundle.layers.last() else { return ctx.pool.give(item.packet) };
@@ -90,7 +90,7 @@ fn send_fragmented(
     inner: &InnerInfo,
     mtu: u16,
     tx: &mut TxBatch,
-    ctx: &mut BatchCtx<'_>,
+    ctx: &mut BatchContext<'_>,
 ) {
     for whole in packet.bytes().chunks(segment_len(&packet)) {
         let plan = tx.fragment_plan(inner, mtu.into());

@@ -9,7 +9,7 @@ use uxfrm_packet::{IpPacket, PacketBuf};
 use super::match_sa::match_sa;
 use super::parse_outer::{self, CommonClass, EspBounds, OuterClass};
 use super::reassemble::Reassembler;
-use crate::datapath::context::BatchCtx;
+use crate::datapath::context::BatchContext;
 use crate::datapath::inbound::outer_template::match_same_sa;
 use crate::datapath::inbound::{
     DATA_AHEAD, FEW, Fate, RxBatch, RxItem, SA_PREFETCH_GROUP, SaLookupKey,
@@ -25,7 +25,7 @@ pub(crate) struct OuterClassifier {
 
 impl OuterClassifier {
     /// Stages 2 to 4.
-    pub(crate) fn classify_and_match(&mut self, rx: &mut RxBatch, ctx: &mut BatchCtx<'_>) {
+    pub(crate) fn classify_and_match(&mut self, rx: &mut RxBatch, ctx: &mut BatchContext<'_>) {
         let mut latest = rx.rx_cache.resume();
         let are_many = ctx.snapshot.sad.len() > FEW;
         let mut first = 0;
@@ -63,7 +63,7 @@ impl OuterClassifier {
         place: usize,
         latest: &mut Option<u32>,
         rx: &mut RxBatch,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) -> Result<Fate, DropReason> {
         let item = &rx.items[place];
         let Some(buffer) = &rx.buffers[item.buffer as usize] else {
@@ -91,7 +91,7 @@ impl OuterClassifier {
         place: usize,
         latest: &mut Option<u32>,
         rx: &mut RxBatch,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) -> Result<Fate, DropReason> {
         let item = &rx.items[place];
         let Some(buffer) = &rx.buffers[item.buffer as usize] else {
@@ -111,7 +111,7 @@ impl OuterClassifier {
         place: usize,
         latest: &mut Option<u32>,
         rx: &mut RxBatch,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) -> Result<Fate, DropReason> {
         match parse_whole(place, rx, ctx)? {
             OuterClass::Esp(location) => match_sa(place, &location, latest, rx, ctx),
@@ -128,7 +128,7 @@ impl OuterClassifier {
 }
 
 /// Looks up the SAs of a group of packets and prefetches their usage, windows and keys.
-fn prefetch_sas(group: Range<usize>, rx: &mut RxBatch, ctx: &BatchCtx<'_>) {
+fn prefetch_sas(group: Range<usize>, rx: &mut RxBatch, ctx: &BatchContext<'_>) {
     let sad = &ctx.snapshot.sad;
     let mut wanted: ArrayVec<SaLookupKey, SA_PREFETCH_GROUP> = ArrayVec::new();
     let mut numbers: ArrayVec<u32, SA_PREFETCH_GROUP> = ArrayVec::new();
@@ -161,7 +161,7 @@ fn prefetch_sas(group: Range<usize>, rx: &mut RxBatch, ctx: &BatchCtx<'_>) {
 fn classify_common(
     item: &RxItem,
     buffers: &[Option<PacketBuf>],
-    ctx: &BatchCtx<'_>,
+    ctx: &BatchContext<'_>,
 ) -> Option<EspBounds> {
     let buffer = buffers[item.buffer as usize].as_ref()?;
     match &buffer.udp {
@@ -202,7 +202,7 @@ fn reject_fragment(
     place: usize,
     ip: &IpPacket,
     rx: &RxBatch,
-    ctx: &BatchCtx<'_>,
+    ctx: &BatchContext<'_>,
 ) -> Result<(), DropReason> {
     let item = &rx.items[place];
     let Some(buffer) = rx.buffers[item.buffer as usize].as_ref() else { return Ok(()) };
@@ -226,7 +226,7 @@ fn reject_fragment(
 pub(crate) fn parse_whole(
     place: usize,
     rx: &RxBatch,
-    ctx: &BatchCtx<'_>,
+    ctx: &BatchContext<'_>,
 ) -> Result<OuterClass, DropReason> {
     let item = &rx.items[place];
     let Some(buffer) = &rx.buffers[item.buffer as usize] else {

@@ -9,7 +9,7 @@ use uxfrm_packet::{IpPacket, PacketBuf, Protocol, SizeClass, UdpPath, Version};
 use zerocopy::IntoBytes;
 
 use super::parse_outer;
-use crate::datapath::context::BatchCtx;
+use crate::datapath::context::BatchContext;
 use crate::datapath::inbound::rx_cache::{EspFraming, RxTally};
 use crate::datapath::inbound::{Fate, RxBatch, SealedEsp, narrow};
 use crate::esp::decap::{self, EspPayload, OuterHeader};
@@ -26,7 +26,7 @@ pub(in crate::datapath::inbound) fn strip(
     packet: &mut SealedEsp,
     tally: &mut RxTally,
     rx: &mut RxBatch,
-    ctx: &mut BatchCtx<'_>,
+    ctx: &mut BatchContext<'_>,
 ) -> Result<Fate, DropReason> {
     let framing = &tally.framing;
     let buffer = rx.buffers[packet.buffer as usize].as_ref().ok_or(DropReason::InRunt)?;
@@ -67,7 +67,7 @@ pub(in crate::datapath::inbound) fn strip(
 pub(in crate::datapath::inbound) fn report_nat_remaps(
     sealed: &[SealedEsp],
     rx: &mut RxBatch,
-    ctx: &mut BatchCtx<'_>,
+    ctx: &mut BatchContext<'_>,
 ) {
     for (item, from) in rx.nat_remaps.drain(..) {
         let verified = |packet: &&SealedEsp| packet.item == item && packet.carried.is_some();
@@ -86,7 +86,7 @@ fn decap_tunnel_v6(
     announced: Protocol,
     framing: &EspFraming,
     rx: &mut RxBatch,
-    ctx: &BatchCtx<'_>,
+    ctx: &BatchContext<'_>,
 ) -> Result<Fate, DropReason> {
     let item = &mut rx.items[packet.item as usize];
     let Some(buffer) = &rx.buffers[item.buffer as usize] else {
@@ -109,7 +109,7 @@ fn decap_tunnel_slow(
     announced: Protocol,
     framing: &EspFraming,
     rx: &mut RxBatch,
-    ctx: &BatchCtx<'_>,
+    ctx: &BatchContext<'_>,
 ) -> Result<Fate, DropReason> {
     let item = &mut rx.items[packet.item as usize];
     let Some(buffer) = &mut rx.buffers[item.buffer as usize] else {
@@ -132,7 +132,7 @@ fn decap_transport(
     stripped: EspPayload,
     framing: &EspFraming,
     rx: &mut RxBatch,
-    ctx: &mut BatchCtx<'_>,
+    ctx: &mut BatchContext<'_>,
 ) -> Result<Fate, DropReason> {
     match packet.params.outer_hdr {
         Some(outer_hdr) => restore_header(packet, outer_hdr, text_at, stripped, rx)?,
@@ -167,7 +167,7 @@ fn decap_transport(
 fn classify_restored(
     packet: &SealedEsp,
     rx: &mut RxBatch,
-    ctx: &BatchCtx<'_>,
+    ctx: &BatchContext<'_>,
 ) -> Result<Fate, DropReason> {
     let item = &mut rx.items[packet.item as usize];
     let Some(buffer) = &rx.buffers[item.buffer as usize] else { return Ok(Fate::New) };
@@ -218,7 +218,7 @@ fn rebuild_packet(
     text_at: usize,
     stripped: EspPayload,
     rx: &mut RxBatch,
-    ctx: &mut BatchCtx<'_>,
+    ctx: &mut BatchContext<'_>,
 ) -> Result<(), DropReason> {
     let item = &rx.items[packet.item as usize];
     let Some(buffer) = &rx.buffers[item.buffer as usize] else {

@@ -8,7 +8,7 @@ use uxfrm_crypto::OpenStatus;
 use uxfrm_packet::{Checksum, PacketBuf};
 
 use super::item::RxItem;
-use crate::datapath::context::BatchCtx;
+use crate::datapath::context::BatchContext;
 use crate::datapath::inbound::RxBatch;
 use crate::datapath::inbound::rx_cache::RxCache;
 use crate::{DeviceMark, Direction, DropReason, OffloadKind, Sa, UncheckedSeq};
@@ -117,7 +117,7 @@ impl DeviceMarks {
 
 /// Packets with packet offload enter through their SAs here; from here on they are processed like
 /// others.
-pub(crate) fn admit_from_device(rx: &mut RxBatch, ctx: &mut BatchCtx<'_>) {
+pub(crate) fn admit_from_device(rx: &mut RxBatch, ctx: &mut BatchContext<'_>) {
     let mut latest = None;
     for place in 0..rx.items.len() {
         let RxBatch { items, marks, rx_cache, .. } = rx;
@@ -145,7 +145,7 @@ pub(crate) fn admit_from_device(rx: &mut RxBatch, ctx: &mut BatchCtx<'_>) {
 fn sa_from_device(
     mark: DeviceMark,
     rx_cache: &mut RxCache,
-    ctx: &BatchCtx<'_>,
+    ctx: &BatchContext<'_>,
 ) -> Result<u32, DropReason> {
     let handle = mark.handle.ok_or(DropReason::InDeviceMark)?;
     let sa = ctx.snapshot.sad.attached(mark.device, handle);

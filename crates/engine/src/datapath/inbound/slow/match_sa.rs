@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use uxfrm_packet::IpPacket;
 
-use crate::datapath::context::BatchCtx;
+use crate::datapath::context::BatchContext;
 use crate::{Direction, DropReason, Sa, SaId, Spi};
 
 use super::parse_outer::{self, EspBounds};
@@ -22,7 +22,7 @@ pub(crate) fn match_sa(
     location: &EspBounds,
     latest: &mut Option<u32>,
     rx: &mut RxBatch,
-    ctx: &BatchCtx<'_>,
+    ctx: &BatchContext<'_>,
 ) -> Result<Fate, DropReason> {
     let RxItem { buffer, start, mark, ref path, .. } = rx.items[place];
     let (lookup_key, depth) = ((location.id(), mark), path.len());
@@ -108,7 +108,7 @@ fn no_such_sa(
     place: usize,
     location: &EspBounds,
     rx: &mut RxBatch,
-    ctx: &BatchCtx<'_>,
+    ctx: &BatchContext<'_>,
 ) -> Result<Fate, DropReason> {
     let item = &rx.items[place];
     let buffer = rx.buffers[item.buffer as usize].as_ref();
@@ -146,7 +146,7 @@ impl RxCache {
     fn find_sa(
         &mut self,
         lookup_key: SaLookupKey,
-        ctx: &BatchCtx<'_>,
+        ctx: &BatchContext<'_>,
     ) -> Result<Option<u32>, DropReason> {
         Ok(Some(match self.find_by_key(lookup_key) {
             Some(known) if self.seen_in_batch(known) => known,

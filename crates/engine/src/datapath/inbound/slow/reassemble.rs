@@ -5,7 +5,7 @@ use uxfrm_packet::IpPacket;
 use super::classify_outer::parse_whole;
 use super::match_sa::match_sa;
 use super::parse_outer::OuterClass;
-use crate::datapath::context::BatchCtx;
+use crate::datapath::context::BatchContext;
 use crate::datapath::inbound::{Fate, RxBatch, RxItem};
 use crate::fragments::origin::FragmentOrigin;
 use crate::fragments::reassembly::{Reassembled, Reassembly};
@@ -19,7 +19,7 @@ pub(crate) struct Reassembler {
 
 impl Reassembler {
     /// Drops incomplete datagrams after the time-out.
-    pub(crate) fn expire(&mut self, ctx: &mut BatchCtx<'_>) {
+    pub(crate) fn expire(&mut self, ctx: &mut BatchContext<'_>) {
         let late = self.reassembly.expire(ctx.now, ctx.pool);
         ctx.count_drop(late, DropReason::InFragment);
     }
@@ -37,7 +37,7 @@ impl Reassembler {
         place: usize,
         ip: &IpPacket,
         rx: &mut RxBatch,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) -> Result<Fate, DropReason> {
         // The SAs that the fragment came by so far.
         let path = rx.items[place].path.iter();
@@ -79,7 +79,7 @@ fn reject_spi_template(
     ip: &IpPacket,
     direction: Direction,
     rx: &RxBatch,
-    ctx: &BatchCtx<'_>,
+    ctx: &BatchContext<'_>,
 ) -> Result<(), DropReason> {
     let buffer = rx.buffers[item.buffer as usize].as_ref();
     let flow = FlowKey::of_bytes(ip, buffer.map(|buffer| item.bytes(buffer)).unwrap_or_default());

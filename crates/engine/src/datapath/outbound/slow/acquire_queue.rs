@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use uxfrm_packet::PacketBuf;
 
-use crate::datapath::context::BatchCtx;
+use crate::datapath::context::BatchContext;
 use crate::events::acquire::MissingSa;
 use crate::{
     AcquireQueueLimits, AcquireView, DropReason, Event, FlowKey, KeyManagers, Moment, SaRequest,
@@ -97,7 +97,7 @@ impl AcquireQueue {
         queued: WaitingPacket,
         flow: &FlowKey,
         missing: &[MissingSa],
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) {
         let count = queued.count;
         let required = match self.acquire_missing(missing, flow, ctx) {
@@ -116,7 +116,7 @@ impl AcquireQueue {
         &mut self,
         missing: &[MissingSa],
         flow: &FlowKey,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) -> Result<SaRequest, DropReason> {
         let (required, optional) = missing.split_last().ok_or(DropReason::OutNoState)?;
         acquire_optional(optional, flow, ctx);
@@ -129,7 +129,7 @@ impl AcquireQueue {
         &mut self,
         missing: &MissingSa,
         flow: &FlowKey,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) -> Result<SaRequest, DropReason> {
         let wanted = missing.wanted;
         if ctx.snapshot.acquires.is_refused(&wanted, ctx.now) {
@@ -152,12 +152,12 @@ impl AcquireQueue {
 
     /// Whether packets wait, and the snapshot changed or a queue expired.
     #[inline]
-    pub(crate) fn is_due(&mut self, ctx: &BatchCtx<'_>) -> bool {
+    pub(crate) fn is_due(&mut self, ctx: &BatchContext<'_>) -> bool {
         !self.queues.is_empty() && self.has_news(ctx)
     }
 
     #[inline(never)]
-    fn has_news(&mut self, ctx: &BatchCtx<'_>) -> bool {
+    fn has_news(&mut self, ctx: &BatchContext<'_>) -> bool {
         let snapshot = ctx.snapshot;
         let news = self.generation != snapshot.generation
             || !Arc::ptr_eq(&self.acquires, &snapshot.acquires);
@@ -235,7 +235,7 @@ impl WaitingPacket {
 }
 
 impl SaQueue {
-    fn new(acquire: AcquireState, wanted: &SaRequest, ctx: &BatchCtx<'_>) -> Self {
+    fn new(acquire: AcquireState, wanted: &SaRequest, ctx: &BatchContext<'_>) -> Self {
         let acquires = &ctx.snapshot.acquires;
         let until = acquires.pending.get(wanted).copied();
         let until = until.unwrap_or_else(|| ctx.now.plus(acquires.lifetime));
@@ -265,7 +265,7 @@ impl SaQueue {
 }
 
 /// Sends acquires for the optional SAs that the latest resolution did without.
-pub(crate) fn acquire_optional(missing: &[MissingSa], flow: &FlowKey, ctx: &mut BatchCtx<'_>) {
+pub(crate) fn acquire_optional(missing: &[MissingSa], flow: &FlowKey, ctx: &mut BatchContext<'_>) {
     for missing in missing {
         send_acquire(missing, flow, ctx);
     }
@@ -275,7 +275,7 @@ pub(crate) fn acquire_optional(missing: &[MissingSa], flow: &FlowKey, ctx: &mut 
 fn send_acquire(
     missing: &MissingSa,
     flow: &FlowKey,
-    ctx: &mut BatchCtx<'_>,
+    ctx: &mut BatchContext<'_>,
 ) -> Option<AcquireState> {
     let acquires = &ctx.snapshot.acquires;
     if acquires.pending.contains_key(&missing.wanted) {

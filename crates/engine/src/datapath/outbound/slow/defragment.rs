@@ -8,7 +8,7 @@
 use uxfrm_packet::{IpPacket, PacketBuf};
 
 use crate::DropReason;
-use crate::datapath::context::BatchCtx;
+use crate::datapath::context::BatchContext;
 use crate::fragments::origin::FragmentOrigin;
 use crate::fragments::reassembly::{Reassembled, Reassembly};
 
@@ -30,7 +30,7 @@ impl Defragmenter {
     pub(crate) fn add(
         &mut self,
         packet: PacketBuf,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) -> Option<(PacketBuf, usize)> {
         let Ok(ip) = IpPacket::parse(packet.bytes()) else {
             ctx.discard(packet, 1, DropReason::OutMalformed);
@@ -55,7 +55,7 @@ impl Defragmenter {
 
     /// Drops incomplete datagrams after the time-out.
     #[inline]
-    pub(crate) fn expire(&mut self, ctx: &mut BatchCtx<'_>) {
+    pub(crate) fn expire(&mut self, ctx: &mut BatchContext<'_>) {
         let late = self.reassembly.expire(ctx.now, ctx.pool);
         if late > 0 {
             ctx.traffic.held -= late;

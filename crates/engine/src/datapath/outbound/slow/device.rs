@@ -9,7 +9,7 @@ use uxfrm_packet::{Checksum, PacketBuf, SegmentPlan};
 
 use super::segment::{SegmentRange, burst_of};
 use crate::bundle::{Bundle, FrameLayout};
-use crate::datapath::context::BatchCtx;
+use crate::datapath::context::BatchContext;
 use crate::datapath::outbound::{TxBatch, TxItem, ip_id, narrow};
 use crate::esp::encap::{EncapLayer, InnerInfo};
 use crate::esp::headers::{self, SeqAndId};
@@ -54,7 +54,7 @@ pub(crate) fn hand_over_plain(
     packet: PacketBuf,
     plan: Option<&SegmentPlan>,
     device: Attachment,
-    ctx: &mut BatchCtx<'_>,
+    ctx: &mut BatchContext<'_>,
 ) {
     let order = device.over(OffloadTask::Protect);
     match plan {
@@ -77,7 +77,7 @@ pub(crate) fn hand_over_plain(
 
 /// Stage 10 of an item that lacks its outermost encryption, and the headers too if the device
 /// segments.
-pub(crate) fn hand_over_sealed(item: TxItem, device: Attachment, ctx: &mut BatchCtx<'_>) {
+pub(crate) fn hand_over_sealed(item: TxItem, device: Attachment, ctx: &mut BatchContext<'_>) {
     let (sequence, count) = (item.sequence, item.count);
     let mut packet = item.packet;
     let task = if item.sealer == Sealer::SegmentingDevice {
@@ -95,7 +95,7 @@ pub(crate) fn hand_over(
     packet: PacketBuf,
     count: u64,
     handover: OffloadOrder,
-    ctx: &mut BatchCtx<'_>,
+    ctx: &mut BatchContext<'_>,
 ) {
     ctx.traffic.count_sent(count, packet.len() as u64);
     ctx.out.offloaded.push(OffloadedPacket { packet, handover });

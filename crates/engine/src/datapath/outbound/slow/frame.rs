@@ -4,7 +4,7 @@ use uxfrm_packet::{Batch, IpPacket, PacketBuf, SegmentPlan, Version};
 
 use super::device::{Sealer, enter_unsegmented, hand_over, hand_over_plain};
 use super::segment::frame_packet;
-use crate::datapath::context::BatchCtx;
+use crate::datapath::context::BatchContext;
 use crate::datapath::outbound::{PacketSummary, TxBatch};
 use crate::esp::encap::InnerInfo;
 use crate::fragments::split::fragment;
@@ -33,7 +33,7 @@ impl Framer {
         (summary, flow): (&PacketSummary, &FlowKey),
         place: u32,
         tx: &mut TxBatch,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) {
         let bundle = tx.cache.bundle(place);
         if let Some(device) = bundle.device {
@@ -73,7 +73,7 @@ impl Framer {
         summary: &PacketSummary,
         (place, device): (u32, Attachment),
         tx: &mut TxBatch,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) {
         let bundle = tx.cache.bundle(place);
         // The device does not fragment encapsulated packets that exceed the MTU.
@@ -102,7 +102,7 @@ impl Framer {
         summary: &PacketSummary,
         (place, device): (u32, Attachment),
         tx: &mut TxBatch,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) {
         let bundle = tx.cache.bundle(place);
         let limit = bundle.limit(summary.inner.version);
@@ -129,7 +129,7 @@ impl Framer {
         packet: PacketBuf,
         plan: Option<&SegmentPlan>,
         limit: usize,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) {
         if self.icmp_limit.take(ctx.now)
             && let Ok(ip) = IpPacket::parse(packet.bytes())
@@ -152,7 +152,7 @@ impl Framer {
         (mut summary, flow): (PacketSummary, &FlowKey),
         place: u32,
         tx: &mut TxBatch,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) {
         let (bundle, version) = (tx.cache.bundle(place), summary.inner.version);
         let in_pieces = version == Version::V6 && !bundle.is_transport();
@@ -183,7 +183,7 @@ impl Framer {
         longest: usize,
         inner: &InnerInfo,
         tx: &mut TxBatch,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) {
         let (len, mtu) = (packet.len() as u64, longest.min(ctx.settings.plain_limit()));
         if packet.len() <= mtu {
@@ -205,7 +205,7 @@ impl Framer {
         mtu: usize,
         inner: &InnerInfo,
         tx: &mut TxBatch,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) -> Batch {
         let mut fragments = std::mem::take(&mut self.fragments);
         let plan = tx.fragment_plan(inner, mtu);

@@ -6,7 +6,7 @@ use super::frame::Framer;
 use super::segment::{SegmentRange, pass_segments};
 use crate::DropReason;
 use crate::bundle::FrameLayout;
-use crate::datapath::context::BatchCtx;
+use crate::datapath::context::BatchContext;
 use crate::datapath::outbound::TxBatch;
 use crate::esp::encap::InnerInfo;
 
@@ -16,7 +16,7 @@ pub(crate) fn pass(
     plan: Option<&SegmentPlan>,
     framer: &mut Framer,
     tx: &mut TxBatch,
-    ctx: &mut BatchCtx<'_>,
+    ctx: &mut BatchContext<'_>,
 ) {
     let longest = plan.map_or(packet.len(), |plan| plan.len(0));
     if longest > ctx.settings.plain_limit() {
@@ -39,7 +39,7 @@ fn pass_too_big(
     plan: Option<&SegmentPlan>,
     framer: &mut Framer,
     tx: &mut TxBatch,
-    ctx: &mut BatchCtx<'_>,
+    ctx: &mut BatchContext<'_>,
 ) {
     let limit = ctx.settings.plain_limit();
     let Ok(ip) = IpPacket::parse(packet.bytes()) else {

@@ -7,11 +7,15 @@
 use uxfrm_packet::{PacketBuf, routing};
 
 use crate::FlowKey;
-use crate::datapath::context::BatchCtx;
+use crate::datapath::context::BatchContext;
 
 /// Whether a later hop of the packet may not be reached in plaintext, or cannot be determined.
 #[cold]
-pub(crate) fn routes_around_policy(packet: &PacketBuf, flow: &FlowKey, ctx: &BatchCtx<'_>) -> bool {
+pub(crate) fn routes_around_policy(
+    packet: &PacketBuf,
+    flow: &FlowKey,
+    ctx: &BatchContext<'_>,
+) -> bool {
     if flow.destination.is_ipv4() {
         return false;
     }

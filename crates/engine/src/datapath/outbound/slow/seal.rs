@@ -8,7 +8,7 @@ use super::device::Sealer;
 use super::item::TxItem;
 use crate::DropReason;
 use crate::bundle::BundleCache;
-use crate::datapath::context::BatchCtx;
+use crate::datapath::context::BatchContext;
 use crate::datapath::outbound::TxBatch;
 use crate::datapath::outbound::number::SeqSupply;
 use crate::datapath::outbound::seal_jobs::{self, SealJobs};
@@ -25,7 +25,7 @@ pub(crate) struct ItemSealer {
 
 impl ItemSealer {
     /// Stages 7 and 8, chunk by chunk, so that written headers are still in the cache when sealed.
-    pub(crate) fn seal(&mut self, depth: usize, tx: &mut TxBatch, ctx: &mut BatchCtx<'_>) {
+    pub(crate) fn seal(&mut self, depth: usize, tx: &mut TxBatch, ctx: &mut BatchContext<'_>) {
         self.seal_layer(depth, tx, ctx.crypter);
         if !self.failed.is_empty() {
             self.drop_failed(tx, ctx);
@@ -33,7 +33,7 @@ impl ItemSealer {
     }
 
     #[cold]
-    fn drop_failed(&mut self, tx: &mut TxBatch, ctx: &mut BatchCtx<'_>) {
+    fn drop_failed(&mut self, tx: &mut TxBatch, ctx: &mut BatchContext<'_>) {
         for place in self.failed.drain(..) {
             let item = &mut tx.items[place];
             ctx.count_drop(item.count.into(), DropReason::OutCrypto);

@@ -6,7 +6,7 @@ use uxfrm_packet::{PacketBuf, Pool, SegmentPlan, Segments, SizeClass};
 use super::device::Sealer;
 use crate::DropReason;
 use crate::bundle::{Bundle, FrameLayout};
-use crate::datapath::context::BatchCtx;
+use crate::datapath::context::BatchContext;
 use crate::datapath::outbound::{TxBatch, TxItem, narrow};
 use crate::esp::encap::{InnerInfo, OuterForm};
 
@@ -32,7 +32,7 @@ pub(crate) fn frame_packet(
     inner: InnerInfo,
     (place, sealer): (u32, Sealer),
     tx: &mut TxBatch,
-    ctx: &mut BatchCtx<'_>,
+    ctx: &mut BatchContext<'_>,
 ) {
     let bundle = tx.cache.bundle(place);
     let len = plan.map_or(packet.len(), |plan| plan.len(0));
@@ -63,7 +63,7 @@ fn segment(
     frame: FrameLayout,
     (inner, place): (InnerInfo, u32),
     tx: &mut TxBatch,
-    ctx: &mut BatchCtx<'_>,
+    ctx: &mut BatchContext<'_>,
 ) {
     let first = tx.items.len();
     for cut in tx.cache.bundle(place).segment_ranges(plan, frame, &inner) {
@@ -83,7 +83,7 @@ fn segment(
 }
 
 /// A super-packet that leaves in plaintext, in segments.
-pub(crate) fn pass_segments(packet: PacketBuf, plan: &SegmentPlan, ctx: &mut BatchCtx<'_>) {
+pub(crate) fn pass_segments(packet: PacketBuf, plan: &SegmentPlan, ctx: &mut BatchContext<'_>) {
     let frame = FrameLayout { prefix: 0, total: plan.len(0) };
     for cut in segment_ranges(plan, frame, MAX_BURST_BYTES / frame.total, |len| len) {
         let Some(mut train) = cut.write(plan, &packet, ctx.pool) else {

@@ -2,7 +2,7 @@
 
 use super::acquire_queue::acquire_optional;
 use crate::bundle::{BundleCache, Deciding, Resolution};
-use crate::datapath::context::BatchCtx;
+use crate::datapath::context::BatchContext;
 use crate::flow_cache::CachedVerdict;
 use crate::{
     Action, Direction, DropReason, FlowKey, Moment, PolicyCache, PolicyOutcome, Settings, Spi,
@@ -53,7 +53,7 @@ impl PolicyDecider {
         &mut self,
         flow: &FlowKey,
         cache: &mut BundleCache,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) -> Verdict {
         let spd = &ctx.snapshot.spd;
         let answer = self.policies.lookup(spd, Direction::Out, flow, Spi(0));
@@ -67,7 +67,7 @@ impl PolicyDecider {
         flow: &FlowKey,
         known: CachedVerdict,
         cache: &mut BundleCache,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) -> Verdict {
         match known.verdict.outcome() {
             PolicyOutcome::Default => match ctx.snapshot.spd.defaults().outbound {
@@ -116,7 +116,7 @@ impl PolicyDecider {
         flow: &FlowKey,
         answer: VerdictId,
         cache: &mut BundleCache,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) -> Verdict {
         let deciding: Deciding<'_> = self.policies.policies(answer).iter().collect();
         // Verdicts are invalidated before their policies go. Should one slip through, nothing
