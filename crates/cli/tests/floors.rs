@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
-use syn::{Attribute, Item, ItemMod, ItemUse, Macro, Meta, UseTree};
+use syn::{Attribute, Item, ItemMod, ItemUse, Macro, Meta, Type, UseTree};
 
 /// A crate's folder and its floors, the lowest first.
 struct House {
@@ -99,6 +99,33 @@ fn an_upward_use_is_seen_in_each_form() {
     }
     let in_tests = "#[cfg(test)] mod tests { use crate::worker::Worker; }";
     assert!(uses_of(in_tests, &["ids".to_owned()], &names).is_empty());
+}
+
+/// The files that hold the order of work; all other code of the data path is in its stages.
+const CONDUCTORS: &[&str] = &[".rs", "/run.rs", "/interleaved.rs", "/single.rs"];
+
+#[test]
+fn stages_are_no_methods_of_a_workers_halves() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/src/datapath");
+    let mut wrong = Vec::new();
+    for (half, module) in [("Inbound", "inbound"), ("Outbound", "outbound")] {
+        let allowed: Vec<_> =
+            CONDUCTORS.iter().map(|name| folder.join(format!("{module}{name}"))).collect();
+        let holders = source_files(&folder).into_iter().filter(|file| has_impl(&read(file), half));
+        let (right, others): (Vec<_>, Vec<_>) = holders.partition(|file| allowed.contains(file));
+        assert_eq!(right.len(), CONDUCTORS.len(), "{half} was renamed or moved: {right:?}");
+        wrong.extend(others);
+    }
+    assert!(wrong.is_empty(), "a stage is a struct or a free function: {wrong:#?}");
+}
+
+/// Whether a file implements something for a type of this name.
+fn has_impl(source: &str, name: &str) -> bool {
+    let file = syn::parse_file(source).expect("the source compiles");
+    file.items.iter().any(|item| match item {
+        Item::Impl(item) => matches!(&*item.self_ty, Type::Path(path) if path.path.is_ident(name)),
+        _ => false,
+    })
 }
 
 /// What a path's first segment may be.

@@ -1,5 +1,6 @@
 //! The path of a batch of packets, outbound and inbound.
 
+pub(crate) mod account;
 pub(crate) mod back_off;
 pub(crate) mod context;
 pub(crate) mod inbound;

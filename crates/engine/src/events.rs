@@ -4,7 +4,7 @@ pub(crate) mod acquire;
 
 use std::sync::Arc;
 
-use crate::{FlowKey, PolicyEntry, PolicyIndex, SaId, SaRequest};
+use crate::{ChargeOutcome, FlowKey, PolicyEntry, PolicyIndex, Sa, SaId, SaRequest};
 
 /// An event of an SA or policy. The runtime drains them after each batch and each timer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,4 +39,16 @@ pub enum Event {
     /// The path MTU towards an address is smaller than the worker assumed:
     /// [`Host::narrow`](crate::HostView::narrow) should have it.
     NarrowPath(std::net::IpAddr),
+}
+
+impl Event {
+    /// The event to raise after charging an SA, if any.
+    #[inline(always)]
+    pub(crate) fn of_charge(outcome: ChargeOutcome, sa: &Sa) -> Option<Self> {
+        match outcome {
+            ChargeOutcome::SoftLimit => Some(Self::SaSoftLimit(sa.id())),
+            ChargeOutcome::HardLimit => Some(Self::SaHardLimit(sa.id())),
+            ChargeOutcome::Ok | ChargeOutcome::NeedsPerPacket | ChargeOutcome::Expired => None,
+        }
+    }
 }

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use uxfrm_crypto::Crypter;
 use uxfrm_packet::{Batch, Pool};
 
-use crate::datapath::context::{BatchCtx, Output, TrafficCounters};
+use crate::datapath::context::{BatchContext, Output, TrafficCounters};
 use crate::datapath::inbound::Inbound;
 use crate::datapath::outbound::{Outbound, WaitingPacket};
 use crate::settings::Settings;
 use crate::{
-    CacheStats, Drops, Event, HostView, Moment, Published, ReceivedPacket, SharedCacheStats,
-    Snapshot, StageWatch, min_path_mtu,
+    CacheStats, Direction, Drops, Event, HostView, Moment, Published, ReceivedPacket,
+    SharedCacheStats, Snapshot, StageWatch, min_path_mtu,
 };
 
 /// One thread's engine.
@@ -48,6 +48,8 @@ pub struct Worker {
     cache_counts: Arc<SharedCacheStats>,
     outbound: Outbound,
     inbound: Inbound,
+    outward: TrafficCounters,
+    inward: TrafficCounters,
     /// The host that the settings were last updated from.
     host: Option<Arc<HostView>>,
 }
@@ -61,6 +63,8 @@ impl Worker {
         Ok(Self {
             outbound: Outbound::new(&settings),
             inbound: Inbound::new(&settings),
+            outward: TrafficCounters::default(),
+            inward: TrafficCounters::default(),
             settings,
             snapshots: arc_swap::Cache::new(Arc::clone(published)),
             crypter: Crypter::new()?,
@@ -90,7 +94,7 @@ impl Worker {
         out: &mut Output,
         watch: &mut impl StageWatch,
     ) {
-        let (mut ctx, outbound, _) = self.ctx(now, pool, out);
+        let (mut ctx, outbound, _) = self.ctx(Direction::Out, now, pool, out);
         outbound.run(batch, &mut ctx, watch);
     }
 
@@ -112,7 +116,7 @@ impl Worker {
         out: &mut Output,
         watch: &mut impl StageWatch,
     ) {
-        let (mut ctx, _, inbound) = self.ctx(now, pool, out);
+        let (mut ctx, _, inbound) = self.ctx(Direction::In, now, pool, out);
         inbound.run(batch, &mut ctx, watch);
     }
 
@@ -125,7 +129,7 @@ impl Worker {
         pool: &mut Pool,
         out: &mut Output,
     ) {
-        let (mut ctx, _, inbound) = self.ctx(now, pool, out);
+        let (mut ctx, _, inbound) = self.ctx(Direction::In, now, pool, out);
         inbound.run_marked(received, &mut ctx);
     }
 
@@ -137,7 +141,7 @@ impl Worker {
         let snapshot = self.snapshots.load();
         self.outbound.release_stale(snapshot);
         self.inbound.release_stale(snapshot);
-        let (outbound, inbound) = (&self.outbound.policies, &self.inbound.policies);
+        let (outbound, inbound) = (self.outbound.policies(), self.inbound.policies());
         self.cache_counts.write([outbound.stats_by_family(), inbound.stats_by_family()]);
     }
 
@@ -182,7 +186,7 @@ impl Worker {
         pool: &mut Pool,
         out: &mut Output,
     ) {
-        let (mut ctx, outbound, _) = self.ctx(now, pool, out);
+        let (mut ctx, outbound, _) = self.ctx(Direction::Out, now, pool, out);
         outbound.adopt_waiting(waiting, &mut ctx);
     }
 
@@ -208,13 +212,13 @@ impl Worker {
     /// Outbound traffic so far.
     #[must_use]
     pub fn outward(&self) -> TrafficCounters {
-        self.outbound.traffic
+        self.outward
     }
 
     /// Statistics of the flow caches, outbound and inbound.
     #[must_use]
     pub fn caches(&self) -> [CacheStats; 2] {
-        [self.outbound.policies.stats(), self.inbound.policies.stats()]
+        [self.outbound.policies().stats(), self.inbound.policies().stats()]
     }
 
     /// Statistics of the flow caches as of the latest [`Worker::refresh`], for any thread.
@@ -226,21 +230,27 @@ impl Worker {
     /// Inbound traffic so far.
     #[must_use]
     pub fn inward(&self) -> TrafficCounters {
-        self.inbound.traffic
+        self.inward
     }
 
     /// The context of a batch on the newest snapshot, and the two halves that use it.
     #[inline(always)]
     fn ctx<'a>(
         &'a mut self,
+        direction: Direction,
         now: Moment,
         pool: &'a mut Pool,
         out: &'a mut Output,
-    ) -> (BatchCtx<'a>, &'a mut Outbound, &'a mut Inbound) {
+    ) -> (BatchContext<'a>, &'a mut Outbound, &'a mut Inbound) {
         let snapshot = self.snapshots.load();
         meet_host(snapshot, &mut self.host, &mut self.settings);
-        let Self { settings, crypter, drops, outbound, inbound, .. } = self;
-        (BatchCtx { settings, snapshot, crypter, drops, now, pool, out }, outbound, inbound)
+        let Self { settings, crypter, drops, outbound, inbound, outward, inward, .. } = self;
+        let traffic = match direction {
+            Direction::Out => outward,
+            Direction::In | Direction::Forward => inward,
+        };
+        let ctx = BatchContext { settings, snapshot, crypter, drops, now, pool, out, traffic };
+        (ctx, outbound, inbound)
     }
 }
 

@@ -300,18 +300,13 @@ impl Database {
     /// `xfrm_state_check_expire`. Returns true if the state is removed.
     pub(super) fn check_limits(&mut self, sa: &Arc<Sa>, events: &mut Vec<Event>) -> bool {
         self.update_counts(sa);
-        match sa.check_limits() {
-            ChargeOutcome::HardLimit => {
-                events.push(Event::SaHardLimit(sa.id()));
-                self.remove_sa(sa);
-                true
-            }
-            ChargeOutcome::SoftLimit => {
-                events.push(Event::SaSoftLimit(sa.id()));
-                false
-            }
-            ChargeOutcome::Ok | ChargeOutcome::NeedsPerPacket | ChargeOutcome::Expired => false,
+        let outcome = sa.check_limits();
+        events.extend(Event::of_charge(outcome, sa));
+        let is_past = outcome == ChargeOutcome::HardLimit;
+        if is_past {
+            self.remove_sa(sa);
         }
+        is_past
     }
 
     /// `xfrm_dev_down`. Returns true if anything was on the device.

@@ -1,7 +1,7 @@
 //! What all stages of a batch share: settings, snapshot, drop counters, buffer pool and output.
 
 use uxfrm_crypto::Crypter;
-use uxfrm_packet::{Batch, Pool};
+use uxfrm_packet::{Batch, PacketBuf, Pool};
 
 use crate::settings::Settings;
 use crate::{DropReason, Drops, Event, Moment, OffloadedPacket, Snapshot};
@@ -44,8 +44,22 @@ pub struct TrafficCounters {
     pub originated: u64,
 }
 
+impl TrafficCounters {
+    #[inline(always)]
+    pub(crate) fn count_received(&mut self, packets: u64, bytes: u64) {
+        self.received += packets;
+        self.received_bytes += bytes;
+    }
+
+    #[inline(always)]
+    pub(crate) fn count_sent(&mut self, packets: u64, bytes: u64) {
+        self.sent += packets;
+        self.sent_bytes += bytes;
+    }
+}
+
 /// What the stages of both directions use for one batch.
-pub(crate) struct BatchCtx<'a> {
+pub(crate) struct BatchContext<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) snapshot: &'a Snapshot,
     pub(crate) crypter: &'a mut Crypter,
@@ -53,18 +67,21 @@ pub(crate) struct BatchCtx<'a> {
     pub(crate) now: Moment,
     pub(crate) pool: &'a mut Pool,
     pub(crate) out: &'a mut Output,
+    /// Counters of the batch's direction.
+    pub(crate) traffic: &'a mut TrafficCounters,
 }
 
-impl BatchCtx<'_> {
+impl BatchContext<'_> {
     /// Counts `packets` packets as dropped.
-    pub(crate) fn count_drop(
-        &self,
-        traffic: &mut TrafficCounters,
-        packets: u64,
-        reason: DropReason,
-    ) {
+    pub(crate) fn count_drop(&mut self, packets: u64, reason: DropReason) {
         self.drops.add(reason, packets);
-        traffic.dropped += packets;
+        self.traffic.dropped += packets;
+    }
+
+    /// Drops a buffer with `count` packets.
+    pub(crate) fn discard(&mut self, packet: PacketBuf, count: usize, reason: DropReason) {
+        self.count_drop(count as u64, reason);
+        self.pool.give(packet);
     }
 
     /// Queues an event for key managers, at most once per batch.

@@ -32,65 +32,48 @@ mod interleaved;
 mod open;
 mod outer_template;
 mod run;
+mod rx_batch;
 mod rx_cache;
 mod rx_record;
 mod single;
 pub(crate) mod slow;
 mod spi_index;
 
-use std::net::{IpAddr, SocketAddr};
 use std::vec::Drain;
 
-use uxfrm_crypto::OpenStatus;
-use uxfrm_packet::{Batch, Coalescer, PacketBuf, Segments};
+use uxfrm_packet::{Batch, PacketBuf};
 
-use crate::datapath::context::{BatchCtx, TrafficCounters};
+use crate::datapath::context::BatchContext;
 use crate::esp::decap::OuterHeader;
-use crate::fragments::reassembly::Reassembly;
 use crate::ids::MAX_DEPTH;
 use crate::sa::deferred_counters::DeferredCounters;
 use crate::sa::replay::UncheckedSeq;
-use crate::{
-    DeviceMark, DropReason, PolicyCache, ReceivedPacket, Settings, Snapshot, Spi, Stage, StageWatch,
-};
-use deliver::VerifiedRun;
+use crate::{PolicyCache, ReceivedPacket, SaId, Settings, Snapshot, Stage, StageWatch};
+use deliver::HostDelivery;
 use interleaved::RxInterleaved;
+use open::EspOpener;
 use run::{MIN_PACKETS, RxRun};
-use rx_cache::RxCache;
-use slow::device::Opener;
+use rx_batch::RxBatch;
+use slow::classify_outer::OuterClassifier;
+use slow::device::{Opener, admit_from_device};
 use slow::item::{Fate, RxItem};
 use slow::policy_lookups::PolicyLookups;
 
-/// Inbound half of a worker: scratch buffers, caches and counters.
+/// Inbound half of a worker: the stages, with their scratch buffers, caches and counters.
 #[derive(Debug)]
 pub(crate) struct Inbound {
-    pub(crate) traffic: TrafficCounters,
-    pub(crate) policies: PolicyCache,
+    rx: RxBatch,
     /// Generation of the SAs for which the policy cache holds inbound passes.
     states: u64,
-    /// Buffers of the batch; `None` once delivered.
-    buffers: Vec<Option<PacketBuf>>,
-    /// Batch from a device, and the device's marks by packet.
+    /// Batch from a device.
     from_device: Batch,
-    marks: Vec<Option<DeviceMark>>,
-    items: Vec<RxItem>,
-    /// SAs of this batch and of earlier ones.
-    rx_cache: RxCache,
-    /// ESP packets to open in this round, in order of buffer and offset.
-    sealed: Vec<SealedEsp>,
+    classifier: OuterClassifier,
+    opener: EspOpener,
+    delivery: HostDelivery,
     /// A run of one SA that is opened in place.
     run: RxRun,
     interleaved: RxInterleaved,
     deferred: DeferredCounters,
-    /// Set when a packet was moved to a new buffer; `sealed` must then be sorted.
-    has_new_buffers: bool,
-    verdicts: Vec<OpenStatus>,
-    /// Packets whose UDP source differs from the SA's (NAT remapping), by item.
-    nat_remaps: Vec<(u32, SocketAddr)>,
-    lookups: PolicyLookups,
-    verified: VerifiedRun,
-    reassembly: Reassembly,
-    coalescer: Coalescer,
 }
 
 /// An ESP packet that is to be opened.
@@ -118,8 +101,8 @@ struct DecapParams {
     opener: Opener,
 }
 
-/// Key of an SA look-up: SPI, destination and mark.
-type SaLookupKey = (Spi, IpAddr, u32);
+/// Key of an SA look-up: SPI, destination, protocol and mark.
+type SaLookupKey = (SaId, u32);
 
 /// With more SAs than this, their data leaves the L2 cache between uses.
 const FEW: usize = 128;
@@ -135,55 +118,53 @@ const DATA_AHEAD: usize = 4;
 impl Inbound {
     pub(crate) fn new(settings: &Settings) -> Self {
         Self {
-            traffic: TrafficCounters::default(),
-            policies: PolicyCache::new(settings.cache.inbound, !settings.seed),
+            rx: RxBatch::new(),
             states: 0,
-            buffers: Vec::with_capacity(uxfrm_packet::BATCH),
             from_device: Batch::default(),
-            marks: Vec::new(),
-            items: Vec::with_capacity(uxfrm_packet::BATCH),
-            rx_cache: RxCache::new(),
-            sealed: Vec::with_capacity(uxfrm_packet::BATCH),
+            classifier: OuterClassifier::default(),
+            opener: EspOpener::new(),
+            delivery: HostDelivery::new(settings),
             run: RxRun::new(),
             interleaved: RxInterleaved::new(),
             deferred: DeferredCounters::default(),
-            has_new_buffers: false,
-            verdicts: Vec::with_capacity(uxfrm_packet::BATCH),
-            nat_remaps: Vec::new(),
-            lookups: PolicyLookups::default(),
-            verified: VerifiedRun::default(),
-            reassembly: Reassembly::default(),
-            coalescer: Coalescer::new(),
         }
+    }
+
+    pub(crate) fn policies(&self) -> &PolicyCache {
+        &self.delivery.policies
     }
 
     pub(crate) fn run(
         &mut self,
         batch: &mut Batch,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) {
-        self.policies.begin_batch(&ctx.snapshot.spd);
+        self.delivery.policies.begin_batch(&ctx.snapshot.spd);
         if self.states != ctx.snapshot.states {
             self.states = ctx.snapshot.states;
-            self.policies.invalidate_bundles();
+            self.delivery.policies.invalidate_bundles();
             // Another generation of an SA may have tighter limits.
             self.deferred.flush();
         }
-        let late = self.reassembly.expire(ctx.now, ctx.pool);
-        ctx.count_drop(&mut self.traffic, late, DropReason::InFragment);
+        self.classifier.reassembler.expire(ctx);
         if !self.run_single(batch, ctx, watch) {
             self.run_all(batch, ctx, watch);
         }
-        self.coalescer.flush(&mut ctx.out.host);
-        self.policies.flush_due(ctx.now);
+        self.delivery.coalescer.flush(&mut ctx.out.host);
+        self.delivery.policies.flush_due(ctx.now);
         self.deferred.flush_due(ctx.now);
         watch.stage_done(Stage::Deliver);
-        self.traffic.held = self.reassembly.held();
-        self.marks.clear();
+        ctx.traffic.held = self.classifier.reassembler.held();
+        self.rx.marks.clear();
     }
 
-    fn run_all(&mut self, batch: &mut Batch, ctx: &mut BatchCtx<'_>, watch: &mut impl StageWatch) {
+    fn run_all(
+        &mut self,
+        batch: &mut Batch,
+        ctx: &mut BatchContext<'_>,
+        watch: &mut impl StageWatch,
+    ) {
         let (mut rest, mut same_sa, mut interleaved) = (batch.drain(), true, true);
         // A slow-path packet among many others does not end the fast path.
         let mut most = usize::MAX;
@@ -206,35 +187,37 @@ impl Inbound {
         &mut self,
         rest: &mut Drain<'_, PacketBuf>,
         most: usize,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) {
-        self.rx_cache.begin(ctx.snapshot);
+        let rx = &mut self.rx;
+        rx.rx_cache.begin(ctx.snapshot);
         // With many SAs the whole batch goes together, so that each SA is charged once. Device
         // marks are indexed by position in the batch.
-        let goes_on = self.marks.is_empty() && self.rx_cache.is_small();
-        self.receive(rest, if goes_on { most.min(PIECE) } else { most });
-        if !self.marks.is_empty() {
-            self.admit_from_device(ctx);
+        let goes_on = rx.marks.is_empty() && rx.rx_cache.is_small();
+        rx.receive(rest, if goes_on { most.min(PIECE) } else { most }, ctx);
+        if !rx.marks.is_empty() {
+            admit_from_device(rx, ctx);
         }
         watch.stage_done(Stage::Receive);
         self.decapsulate_layers(ctx, watch);
-        self.deliver(ctx, watch);
+        self.delivery.deliver(&mut self.rx, ctx, watch);
         watch.stage_done(Stage::Deliver);
-        self.finish_items();
+        self.rx.finish();
     }
 
     /// Stages 2 to 7, once per layer.
-    fn decapsulate_layers(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl StageWatch) {
+    fn decapsulate_layers(&mut self, ctx: &mut BatchContext<'_>, watch: &mut impl StageWatch) {
+        let Self { rx, classifier, opener, .. } = self;
         for _ in 0..=MAX_DEPTH {
-            self.classify_and_match(ctx);
+            classifier.classify_and_match(rx, ctx);
             watch.stage_done(Stage::Peel);
-            if self.sealed.is_empty() {
+            if rx.sealed.is_empty() {
                 break;
             }
-            self.open(ctx);
+            opener.open(rx, ctx);
             watch.stage_done(Stage::Open);
-            let more = self.accept(ctx);
+            let more = opener.accept(rx, ctx);
             watch.stage_done(Stage::Accept);
             if !more {
                 break;
@@ -242,23 +225,16 @@ impl Inbound {
         }
     }
 
-    /// Clears what belongs to these packets only.
-    fn finish_items(&mut self) {
-        self.has_new_buffers = false;
-        self.rx_cache.finish();
-        self.nat_remaps.clear();
-    }
-
     /// Like [`Inbound::run`], for packets from a device.
     pub(crate) fn run_marked(
         &mut self,
         received: &mut Vec<ReceivedPacket>,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) {
         let mut batch = std::mem::take(&mut self.from_device);
         for ReceivedPacket { packet, mark } in received.drain(..) {
             batch.push(packet);
-            self.marks.push(mark);
+            self.rx.marks.push(mark);
         }
         self.run(&mut batch, ctx, &mut ());
         self.from_device = batch;
@@ -266,61 +242,19 @@ impl Inbound {
 
     /// Flushes the deferred counters of policies and SAs.
     pub(crate) fn flush_deferred(&mut self) {
-        self.policies.flush();
+        self.delivery.policies.flush();
         self.deferred.flush();
     }
 
     /// Whether any counter is deferred.
     pub(crate) fn has_deferred(&self) -> bool {
-        self.policies.has_pending() || self.deferred.has_pending()
+        self.delivery.policies.has_pending() || self.deferred.has_pending()
     }
 
     /// Releases removed SAs and some removed policies.
     pub(crate) fn release_stale(&mut self, snapshot: &Snapshot) {
-        self.policies.release_stale(&snapshot.spd);
-        self.rx_cache.release_stale(snapshot);
-    }
-
-    /// Stage 1.
-    #[inline]
-    fn receive(&mut self, rest: &mut Drain<'_, PacketBuf>, most: usize) {
-        let count = rest.len().min(most);
-        let packets = &rest.as_slice()[..count];
-        packets.iter().take(META_AHEAD).for_each(PacketBuf::prefetch);
-        self.items.reserve(packets.len());
-        let (first, mut bytes) = (self.items.len(), 0);
-        for (buffer, packet) in (0..).zip(packets) {
-            packets.get(buffer as usize + META_AHEAD).inspect(|packet| packet.prefetch());
-            packet.prefetch_bytes();
-            bytes += packet.len();
-            match packet.segments {
-                Segments::Burst { stride } if stride > 0 => {
-                    self.receive_burst(buffer, packet, stride);
-                }
-                Segments::Burst { .. }
-                | Segments::One
-                | Segments::Tcp { .. }
-                | Segments::Udp { .. } => {
-                    self.items.push(RxItem::new(buffer, 0, packet.len(), packet.mark));
-                }
-            }
-        }
-        self.buffers.extend(rest.take(count).map(Some));
-        self.traffic.received += (self.items.len() - first) as u64;
-        self.traffic.received_bytes += bytes as u64;
-    }
-
-    #[inline(never)]
-    fn receive_burst(&mut self, buffer: u32, train: &PacketBuf, stride: u16) {
-        for start in (0..train.len().max(1)).step_by(stride.into()) {
-            let len = usize::from(stride).min(train.len() - start);
-            self.items.push(RxItem::new(buffer, start, len, train.mark));
-        }
-    }
-
-    fn drop(&mut self, place: usize, reason: DropReason, ctx: &BatchCtx<'_>) {
-        self.items[place].fate = Fate::Gone;
-        ctx.count_drop(&mut self.traffic, 1, reason);
+        self.delivery.policies.release_stale(&snapshot.spd);
+        self.rx.rx_cache.release_stale(snapshot);
     }
 }
 

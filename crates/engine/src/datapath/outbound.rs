@@ -45,117 +45,83 @@ mod seal_jobs;
 mod single;
 pub(crate) mod slow;
 mod transmit;
+mod tx_batch;
 
 use std::vec::Drain;
 
 use uxfrm_packet::{Batch, IpPacket, PacketBuf, ParseError, SegmentPlan, Segments, checksum};
 
-use crate::bundle::{BundleCache, first_query};
-use crate::datapath::context::{BatchCtx, TrafficCounters};
+use crate::bundle::first_query;
+use crate::datapath::context::BatchContext;
 use crate::flow_cache::CachedVerdict;
-use crate::fragments::reassembly::Reassembly;
-use crate::pmtu::{self, IcmpRateLimit};
 use crate::sa::deferred_counters::DeferredCounters;
 use crate::{
-    Direction, DropReason, FlowKey, PolicyCache, PolicyOutcome, Settings, Snapshot, Stage,
-    StageWatch, VerdictId,
+    Direction, DropReason, FlowKey, PolicyCache, PolicyOutcome, Settings, Snapshot, Spi, Stage,
+    StageWatch,
 };
 use interleaved::{FastPathResult, TxInterleaved};
+use number::reserve_numbers;
 use pre_parsed::{PacketSummary, PreParsed};
-use slow::acquire_queue::{AcquireQueue, Queued};
-use slow::device::Sealer;
+use slow::acquire_queue::AcquireQueue;
+use slow::defragment::Defragmenter;
+use slow::frame::Framer;
 use slow::item::TxItem;
-use slow::verdict::Verdict;
+use slow::plain::pass;
+use slow::routing_header::routes_around_policy;
+use slow::seal::ItemSealer;
+use slow::verdict::{PolicyDecider, Verdict};
+use transmit::transmit;
+use tx_batch::TxBatch;
 
 pub use slow::acquire_queue::WaitingPacket;
 
-/// Outbound half of a worker: scratch buffers, caches and counters.
+/// Outbound half of a worker: the stages, with their scratch buffers, caches and counters.
 #[derive(Debug)]
 pub(crate) struct Outbound {
-    pub(crate) traffic: TrafficCounters,
-    items: Vec<TxItem>,
-    /// Packets that are encapsulated in place.
-    in_place: Vec<PacketBuf>,
-    interleaved: TxInterleaved,
-    /// The most layers that an item of this batch needs.
-    max_layers: usize,
-    pub(crate) policies: PolicyCache,
-    cache: BundleCache,
+    tx: TxBatch,
     parsed: PreParsed,
-    deferred: DeferredCounters,
-    /// SAs used by the current encapsulation layer, as indexes of their tallies.
-    touched: Vec<u32>,
-    seq_supply: SeqSupply,
-    /// Packets not yet counted for their policies.
-    policy_tally: Option<PolicyTally>,
-    /// The latest bundle that was found usable in this batch.
-    usable_bundle: Option<u32>,
-    /// Items in which the crypto library refused a packet.
-    failed: Vec<usize>,
-    /// Some item needs stage 9.
-    needs_finish: bool,
-    icmp_limit: IcmpRateLimit,
+    decider: PolicyDecider,
     queued: AcquireQueue,
-    /// Datagrams that the host has fragmented.
-    reassembly: Reassembly,
-    /// Scratch: fragments of one reassembled datagram.
-    refragmented: Batch,
-    /// Next identification of outer headers and fragments.
-    ident: u32,
+    defragmenter: Defragmenter,
+    framer: Framer,
+    sealer: ItemSealer,
+    /// Packets that are encapsulated in place, and indexes of those that were not sealed.
+    in_place: Vec<PacketBuf>,
+    failed: Vec<usize>,
+    interleaved: TxInterleaved,
+    deferred: DeferredCounters,
 }
 
 /// How many packets ahead a packet's metadata and its first bytes are prefetched.
 const META_AHEAD: usize = 8;
 const DATA_AHEAD: usize = 4;
 
-/// Packets with one verdict that are not yet counted for its policies.
-#[derive(Debug)]
-struct PolicyTally {
-    answer: VerdictId,
-    packets: u32,
-    bytes: u64,
-}
-
-/// Whether every SA could reserve enough sequence numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SeqSupply {
-    /// All of them: numbers are assigned while headers are written.
-    Enough,
-    /// Some could not: numbers were assigned to the items beforehand.
-    Short,
-}
-
 impl Outbound {
     pub(crate) fn new(settings: &Settings) -> Self {
         Self {
-            traffic: TrafficCounters::default(),
-            items: Vec::with_capacity(uxfrm_packet::BATCH),
-            in_place: Vec::with_capacity(uxfrm_packet::BATCH),
-            interleaved: TxInterleaved::default(),
-            max_layers: 0,
-            policies: PolicyCache::new(settings.cache.outbound, settings.seed),
-            cache: BundleCache::default(),
+            tx: TxBatch::new(settings.seed),
             parsed: PreParsed::default(),
-            deferred: DeferredCounters::default(),
-            touched: Vec::new(),
-            seq_supply: SeqSupply::Enough,
-            policy_tally: None,
-            usable_bundle: None,
-            failed: Vec::new(),
-            needs_finish: false,
-            icmp_limit: IcmpRateLimit::new(),
+            decider: PolicyDecider::new(settings),
             queued: AcquireQueue::new(settings.acquire_queue),
-            reassembly: Reassembly::default(),
-            refragmented: Batch::default(),
-            ident: fold_seed(settings.seed),
+            defragmenter: Defragmenter::default(),
+            framer: Framer::new(),
+            sealer: ItemSealer::default(),
+            in_place: Vec::with_capacity(uxfrm_packet::BATCH),
+            failed: Vec::new(),
+            interleaved: TxInterleaved::default(),
+            deferred: DeferredCounters::default(),
         }
+    }
+
+    pub(crate) fn policies(&self) -> &PolicyCache {
+        &self.decider.policies
     }
 
     /// Invalidates bundles of flows after SAs changed, and releases some bundles of removed SAs.
     #[inline]
     fn refresh_bundles(&mut self, snapshot: &Snapshot) {
-        if self.cache.begin(snapshot) {
-            self.policies.invalidate_bundles();
+        if self.tx.cache.begin(snapshot) {
+            self.decider.policies.invalidate_bundles();
             // Another generation of an SA may have tighter limits.
             self.deferred.flush();
         }
@@ -163,46 +129,48 @@ impl Outbound {
 
     /// Flushes the deferred counters of policies and SAs.
     pub(crate) fn flush_deferred(&mut self) {
-        self.policies.flush();
+        self.decider.policies.flush();
         self.deferred.flush();
     }
 
     /// Whether any counter is deferred.
     pub(crate) fn has_deferred(&self) -> bool {
-        self.policies.has_pending() || self.deferred.has_pending()
+        self.decider.policies.has_pending() || self.deferred.has_pending()
     }
 
     /// Releases bundles of removed SAs, and some references to removed policies.
     pub(crate) fn release_stale(&mut self, snapshot: &Snapshot) {
-        self.policies.release_stale(&snapshot.spd);
+        self.decider.policies.release_stale(&snapshot.spd);
         self.refresh_bundles(snapshot);
-        self.cache.release_stale(snapshot);
+        self.tx.cache.release_stale(snapshot);
     }
 
     /// Packets in the acquire queue plus incomplete datagrams.
     #[inline]
     pub(crate) fn waiting(&self) -> usize {
-        self.queued.len() + self.reassembly.datagrams()
+        self.queued.len() + self.defragmenter.datagrams()
     }
 
     #[inline(always)]
     pub(crate) fn run(
         &mut self,
         batch: &mut Batch,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) {
-        self.policies.begin_batch(&ctx.snapshot.spd);
+        self.decider.policies.begin_batch(&ctx.snapshot.spd);
         self.refresh_bundles(ctx.snapshot);
-        self.usable_bundle = None;
-        self.resume(ctx);
-        self.expire_fragments(ctx);
+        self.decider.begin_batch();
+        if self.queued.is_due(ctx) {
+            self.release_waiting(ctx);
+        }
+        self.defragmenter.expire(ctx);
         match batch.take_single() {
             Some(packet) => self.receive_single(packet, ctx, watch),
             None => self.receive_batch(batch, ctx, watch),
         }
-        self.flush_policy_tally();
-        self.policies.flush_due(ctx.now);
+        self.decider.flush_tally();
+        self.decider.policies.flush_due(ctx.now);
         self.deferred.flush_due(ctx.now);
         watch.stage_done(Stage::Frame);
         self.flush_items(ctx, watch);
@@ -210,16 +178,17 @@ impl Outbound {
 
     /// Stages 6 to 10 for all items.
     #[inline(never)]
-    fn send_items(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl StageWatch) {
-        for depth in 0..std::mem::take(&mut self.max_layers) {
-            self.reserve_numbers(depth, ctx);
+    fn send_items(&mut self, ctx: &mut BatchContext<'_>, watch: &mut impl StageWatch) {
+        let Self { tx, sealer, .. } = self;
+        for depth in 0..std::mem::take(&mut tx.max_layers) {
+            reserve_numbers(depth, tx, ctx);
             watch.stage_done(Stage::Number);
-            self.seal(depth, ctx);
+            sealer.seal(depth, tx, ctx);
             watch.stage_done(Stage::Seal);
-            self.finish(depth);
+            sealer.finish(depth, tx);
             watch.stage_done(Stage::Finish);
         }
-        self.transmit(ctx);
+        transmit(tx, ctx);
         watch.stage_done(Stage::Transmit);
     }
 
@@ -228,7 +197,7 @@ impl Outbound {
     fn receive_batch(
         &mut self,
         batch: &mut Batch,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) {
         if self.interleaved.is_expected() {
@@ -244,7 +213,7 @@ impl Outbound {
     fn receive_interleaved(
         &mut self,
         batch: &mut Batch,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) {
         let mut rest = batch.drain();
@@ -272,7 +241,7 @@ impl Outbound {
         &mut self,
         packets: &mut Drain<'_, PacketBuf>,
         most: usize,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) {
         let all = packets.as_slice();
@@ -296,8 +265,8 @@ impl Outbound {
 
     /// [`Self::send_items`] if there are any.
     #[inline(always)]
-    fn flush_items(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl StageWatch) {
-        if !self.items.is_empty() {
+    fn flush_items(&mut self, ctx: &mut BatchContext<'_>, watch: &mut impl StageWatch) {
+        if !self.tx.items.is_empty() {
             self.send_items(ctx, watch);
         }
     }
@@ -308,7 +277,7 @@ impl Outbound {
         &mut self,
         run: usize,
         packets: &mut Drain<'_, PacketBuf>,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) {
         let known = self.parsed.known[run];
         for packet in packets.take(self.parsed.runs[run].packets as usize) {
@@ -321,7 +290,7 @@ impl Outbound {
     fn parse_and_look_up(
         &mut self,
         packets: &[PacketBuf],
-        ctx: &BatchCtx<'_>,
+        ctx: &BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) {
         self.parsed.clear();
@@ -332,21 +301,22 @@ impl Outbound {
         }
         watch.stage_done(Stage::Parse);
         let PreParsed { flows, known, .. } = &mut self.parsed;
-        self.policies.lookup_cached_batch(&ctx.snapshot.spd, Direction::Out, flows, &[], known);
+        let policies = &mut self.decider.policies;
+        policies.lookup_cached_batch(&ctx.snapshot.spd, Direction::Out, flows, &[], known);
         if ctx.snapshot.sad.exceeds_cpu_cache() {
             self.prefetch_sas(ctx);
         }
-        if self.cache.exceeds_cache() {
+        if self.tx.cache.exceeds_cache() {
             // Consecutive packets often have the same bundle.
             let runs = self.parsed.known.chunk_by(|a, b| a.bundle() == b.bundle());
-            self.cache.fetch(runs.filter_map(|run| run[0].bundle()));
+            self.tx.cache.fetch(runs.filter_map(|run| run[0].bundle()));
         }
         watch.stage_done(Stage::LookUp);
     }
 
     /// Prefetches the SAs of all flows without a cached bundle.
     #[inline(never)]
-    fn prefetch_sas(&self, ctx: &BatchCtx<'_>) {
+    fn prefetch_sas(&self, ctx: &BatchContext<'_>) {
         let PreParsed { flows, known, .. } = &self.parsed;
         let mut latest: Option<&FlowKey> = None;
         let queries = flows.iter().zip(known).filter_map(|(flow, known)| {
@@ -356,7 +326,7 @@ impl Outbound {
             if !asks || latest.replace(flow) == Some(flow) {
                 return None;
             }
-            let entry = self.policies.policies(known.verdict).first()?;
+            let entry = self.policies().policies(known.verdict).first()?;
             first_query(entry, flow, ctx.settings)
         });
         ctx.snapshot.sad.prefetch_outbound(queries);
@@ -368,55 +338,26 @@ impl Outbound {
         mut packet: PacketBuf,
         summary: Option<&(PacketSummary, FlowKey)>,
         known: CachedVerdict,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) {
         if packet.segments != Segments::One {
             return self.receive_super_packet(packet, summary, known, ctx);
         }
-        self.traffic.received += 1;
-        self.traffic.received_bytes += packet.len() as u64;
+        ctx.traffic.count_received(1, packet.len() as u64);
         let Some((summary, flow)) = summary.filter(|_| checksum::complete(&mut packet).is_ok())
         else {
-            return self.discard(packet, 1, DropReason::OutMalformed, ctx);
+            return ctx.discard(packet, 1, DropReason::OutMalformed);
         };
         packet.trim(summary.total_len as usize);
         if summary.fragment && ctx.snapshot.spd.needs_whole_datagrams(Direction::Out) {
-            return self.defragment(packet, ctx);
-        }
-        self.tally_policy(known.verdict, 1, packet.len() as u64);
-        match self.decide(flow, known, ctx) {
-            Verdict::Bundle(bundle) => {
-                self.enter_bundle(packet, None, (summary, flow), bundle, ctx)
+            if let Some((whole, longest)) = self.defragmenter.add(packet, ctx) {
+                self.receive_reassembled(whole, longest, ctx);
             }
-            Verdict::Pass if summary.options && Self::routes_around_policy(&packet, flow, ctx) => {
-                self.discard(packet, 1, DropReason::OutUnprotected, ctx);
-            }
-            Verdict::Pass => self.pass(packet, None, ctx),
-            Verdict::Drop(reason) => self.discard(packet, 1, reason, ctx),
-            Verdict::Wait => self.queue_packet(Queued::new(packet, 1), flow, ctx),
+            return;
         }
-    }
-
-    /// Counts packets for the policies of a verdict, consecutive ones together.
-    #[inline(always)]
-    fn tally_policy(&mut self, answer: VerdictId, packets: u32, bytes: u64) {
-        match &mut self.policy_tally {
-            Some(policy_tally) if policy_tally.answer == answer => {
-                policy_tally.packets += packets;
-                policy_tally.bytes += bytes;
-            }
-            Some(_) | None => {
-                self.flush_policy_tally();
-                self.policy_tally = Some(PolicyTally { answer, packets, bytes });
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn flush_policy_tally(&mut self) {
-        if let Some(PolicyTally { answer, packets, bytes }) = self.policy_tally.take() {
-            self.policies.count(answer, packets, bytes);
-        }
+        self.decider.tally_policy(known.verdict, 1, packet.len() as u64);
+        let verdict = self.decider.decide(flow, known, &mut self.tx.cache, ctx);
+        self.apply_verdict(verdict, WaitingPacket::new(packet, 1), None, (summary, flow), ctx);
     }
 
     /// Stage 1 of a super-packet, whose segments get their checksums when they are cut.
@@ -425,99 +366,132 @@ impl Outbound {
         mut packet: PacketBuf,
         summary: Option<&(PacketSummary, FlowKey)>,
         known: CachedVerdict,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) {
         let plan = segment_plan(&packet);
         let count = plan.as_ref().ok().and_then(Option::as_ref).map_or(1, SegmentPlan::count);
-        self.traffic.received += count as u64;
-        self.traffic.received_bytes += packet.len() as u64;
+        ctx.traffic.count_received(count as u64, packet.len() as u64);
         let (Ok(plan), Some((summary, flow))) = (plan, summary) else {
-            return self.discard(packet, count, DropReason::OutMalformed, ctx);
+            return ctx.discard(packet, count, DropReason::OutMalformed);
         };
         packet.trim(summary.total_len as usize);
         let packets = u32::try_from(count).unwrap_or(u32::MAX);
-        self.policies.count(known.verdict, packets, packet.len() as u64);
-        match self.decide(flow, known, ctx) {
-            Verdict::Pass if summary.options && Self::routes_around_policy(&packet, flow, ctx) => {
-                self.discard(packet, count, DropReason::OutUnprotected, ctx);
-            }
-            Verdict::Pass => self.pass(packet, plan.as_ref(), ctx),
-            Verdict::Drop(reason) => self.discard(packet, count, reason, ctx),
-            Verdict::Bundle(bundle) => {
-                self.enter_bundle(packet, plan.as_ref(), (summary, flow), bundle, ctx)
-            }
-            Verdict::Wait => self.queue_packet(Queued::new(packet, count), flow, ctx),
-        }
+        self.decider.policies.count(known.verdict, packets, packet.len() as u64);
+        let verdict = self.decider.decide(flow, known, &mut self.tx.cache, ctx);
+        let packet = WaitingPacket::new(packet, count);
+        self.apply_verdict(verdict, packet, plan.as_ref(), (summary, flow), ctx);
     }
 
-    /// Stage 5.
-    #[inline(always)]
-    fn enter_bundle(
+    /// Stages 2 to 5 of a reassembled datagram. It may be fragmented again, into fragments no
+    /// longer than `longest`.
+    #[cold]
+    fn receive_reassembled(
         &mut self,
         packet: PacketBuf,
+        longest: usize,
+        ctx: &mut BatchContext<'_>,
+    ) {
+        let Some((summary, flow)) = PacketSummary::with_flow(&packet) else {
+            return ctx.discard(packet, 1, DropReason::OutMalformed);
+        };
+        // A fragment inside a fragment is refused, as in `net/ipv6/reassembly.c: ipv6_frag_rcv`.
+        if summary.fragment {
+            return ctx.discard(packet, 1, DropReason::OutFragment);
+        }
+        let Self { decider, tx, .. } = self;
+        let spd = &ctx.snapshot.spd;
+        let known = decider.policies.lookup_cached(spd, Direction::Out, &flow, Spi(0));
+        decider.tally_policy(known.verdict, 1, packet.len() as u64);
+        let verdict = decider.decide(&flow, known, &mut tx.cache, ctx);
+        let packet = WaitingPacket::cut(packet, longest);
+        self.apply_verdict(verdict, packet, None, (&summary, &flow), ctx);
+    }
+
+    /// Releases packets whose SAs have come and drops expired ones.
+    #[inline(never)]
+    fn release_waiting(&mut self, ctx: &mut BatchContext<'_>) {
+        for (wanted, queue) in self.queued.take() {
+            self.queued.requeue(wanted, &queue, ctx.now);
+            for waiting in queue.packets {
+                self.retry(waiting, ctx);
+            }
+        }
+        self.queued.end_retries();
+    }
+
+    /// Retries a queued packet. It was counted when it came, for its policies too.
+    fn retry(&mut self, waiting: WaitingPacket, ctx: &mut BatchContext<'_>) {
+        ctx.traffic.held -= waiting.count as u64;
+        let packet = &waiting.packet;
+        let Ok((plan, ip)) = parse_packet(packet) else {
+            let WaitingPacket { packet, count, .. } = waiting;
+            return ctx.discard(packet, count, DropReason::OutMalformed);
+        };
+        let flow = FlowKey::of(packet, &ip, packet.bytes());
+        let verdict = match self.decider.look_up_again(&flow, &mut self.tx.cache, ctx) {
+            // The policy was removed or changed meanwhile. A packet that was to be protected never
+            // leaves in plaintext (`xfrm_policy_kill`).
+            Verdict::Pass => Verdict::Drop(DropReason::OutNoState),
+            other @ (Verdict::Drop(_) | Verdict::Bundle(_) | Verdict::Wait) => other,
+        };
+        let summary = PacketSummary::of(&ip);
+        self.apply_verdict(verdict, waiting, plan.as_ref(), (&summary, &flow), ctx);
+    }
+
+    /// Stage 5, or the acquire queue.
+    #[inline(always)]
+    fn apply_verdict(
+        &mut self,
+        verdict: Verdict,
+        waiting: WaitingPacket,
         plan: Option<&SegmentPlan>,
         (summary, flow): (&PacketSummary, &FlowKey),
-        place: u32,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) {
-        let bundle = self.cache.bundle(place);
-        if let Some(device) = bundle.device {
-            if let Some(handover) = bundle.plain_handover
-                && plan.is_none()
-                && !(summary.fragment | summary.options)
-                && packet.len() <= bundle.inner_mtu
-            {
-                return self.hand_over(packet, 1, handover, ctx);
+        let Self { tx, framer, queued, .. } = self;
+        let WaitingPacket { packet, count, longest_fragment } = waiting;
+        match (verdict, longest_fragment) {
+            (Verdict::Bundle(place), None) => {
+                framer.enter_bundle(packet, plan, (summary, flow), place, tx, ctx);
             }
-            return self.enter_device(packet, plan, summary, place, (device, ctx));
+            (Verdict::Bundle(place), Some(longest)) => {
+                framer.enter_reassembled(packet, longest, (*summary, flow), place, tx, ctx);
+            }
+            (Verdict::Pass, _) if summary.options && routes_around_policy(&packet, flow, ctx) => {
+                ctx.discard(packet, count, DropReason::OutUnprotected);
+            }
+            (Verdict::Pass, None) => pass(packet, plan, framer, tx, ctx),
+            (Verdict::Pass, Some(longest)) => {
+                framer.pass_fragmented(packet, longest, &summary.inner, tx, ctx);
+            }
+            (Verdict::Drop(reason), _) => ctx.discard(packet, count, reason),
+            (Verdict::Wait, _) => {
+                let waiting = WaitingPacket { packet, count, longest_fragment };
+                queued.queue_packet(waiting, flow, &tx.cache.missing, ctx);
+            }
         }
-        let mut inner = summary.inner;
-        if bundle.uses_flow_ports {
-            inner.source_port = flow.source_port(&ctx.settings.source_ports);
-        }
-        // Transport mode needs whole datagrams (RFC 4303 §3.1.1). A fragment gets here only if the
-        // policy is newer than the check in `receive_packet`.
-        if summary.fragment && bundle.is_transport() {
-            let count = plan.map_or(1, SegmentPlan::count);
-            return self.discard(packet, count, DropReason::OutModeMismatch, ctx);
-        }
-        let len = plan.map_or(packet.len(), |plan| plan.len(0));
-        let limit = bundle.limit(inner.version);
-        if len <= limit || !inner.dont_fragment {
-            return self.place(packet, plan, inner, (place, Sealer::Engine), ctx);
-        }
-        self.reject_too_big(packet, plan, limit, ctx);
     }
 
-    /// Drops a packet and tells its sender the MTU, if the rate limit allows.
-    #[cold]
-    fn reject_too_big(
-        &mut self,
-        packet: PacketBuf,
-        plan: Option<&SegmentPlan>,
-        limit: usize,
-        ctx: &mut BatchCtx<'_>,
-    ) {
-        if self.icmp_limit.take(ctx.now)
-            && let Ok(ip) = IpPacket::parse(packet.bytes())
-            && let Some(answer) = pmtu::too_big(&packet, &ip, limit, ctx.pool)
-        {
-            self.traffic.originated += 1;
-            ctx.out.host.push(answer);
-        }
-        let count = plan.map_or(1, SegmentPlan::count);
-        self.discard(packet, count, DropReason::OutTooBig, ctx);
+    /// Copies of all queued packets, in order for each SA.
+    pub(crate) fn portray_waiting(&self) -> Vec<WaitingPacket> {
+        self.queued.copy_packets()
     }
 
-    fn discard(
+    /// Takes over packets that waited with another worker, which had counted them.
+    pub(crate) fn adopt_waiting(
         &mut self,
-        packet: PacketBuf,
-        count: usize,
-        reason: DropReason,
-        ctx: &mut BatchCtx<'_>,
+        waiting: Vec<WaitingPacket>,
+        ctx: &mut BatchContext<'_>,
     ) {
-        ctx.count_drop(&mut self.traffic, count as u64, reason);
-        ctx.pool.give(packet);
+        self.decider.policies.begin_batch(&ctx.snapshot.spd);
+        self.refresh_bundles(ctx.snapshot);
+        for packet in waiting {
+            let count = packet.count as u64;
+            ctx.traffic.count_received(count, packet.packet.len() as u64);
+            ctx.traffic.held += count;
+            self.retry(packet, ctx);
+        }
+        self.run(&mut Batch::new(), ctx, &mut ());
     }
 }
 
@@ -547,11 +521,6 @@ fn narrow(bytes: usize) -> u32 {
     #[expect(clippy::cast_possible_truncation, reason = "a buffer is below 4 GiB")]
     let narrow = bytes as u32;
     narrow
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "a seed is random in all its bits")]
-fn fold_seed(seed: u64) -> u32 {
-    (seed ^ seed >> 32) as u32
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "IPv4's identification has 16 bits")]

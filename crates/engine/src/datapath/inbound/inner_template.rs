@@ -6,7 +6,7 @@
 use uxfrm_packet::{HeaderTemplate, PacketBuf};
 
 use super::rx_cache::{EspFraming, RxTally, RxTemplates};
-use super::{Fate, Inbound, PolicyLookups, SealedEsp, narrow};
+use super::{Fate, PolicyLookups, RxBatch, SealedEsp, narrow};
 use crate::esp::decap;
 use crate::{Direction, FlowKey, Mode, Spi, ecn};
 
@@ -105,41 +105,42 @@ impl RxTemplates {
     }
 }
 
-impl Inbound {
-    /// Stage 7 for packets of one tunnel that passed the replay check, up to the first that does
-    /// not match. Returns how many matched.
-    #[inline]
-    pub(super) fn strip_same_flow(&mut self, run: &mut [SealedEsp], tally: &mut RxTally) -> usize {
-        let Self { items, buffers, rx_cache, lookups, .. } = self;
-        let templates = rx_cache.templates_mut(tally.entry);
-        let Some(inner) = templates.and_then(|templates| templates.inner.as_mut()) else {
-            return 0;
-        };
-        let framing = &tally.framing;
-        if framing.mode != Mode::Tunnel {
-            return 0;
-        }
-        let (mut matched, mut bytes) = (0, 0);
-        for packet in run {
-            let item = &mut items[packet.item as usize];
-            let Some(buffer) = &buffers[packet.buffer as usize] else { break };
-            let Some(inner_packet) =
-                inner.inner_packet(framing, (packet.at, packet.len, packet.tos), item.mark, buffer)
-            else {
-                break;
-            };
-            if item.path.try_push(packet.entry).is_err() {
-                break;
-            }
-            (item.start, item.len, item.mark) =
-                (inner_packet.at, inner_packet.len, inner_packet.mark);
-            item.fate = Fate::Plain(inner.lookup(framing.spi, lookups));
-            packet.carried = Some(inner_packet.carried);
-            bytes += u64::from(inner_packet.carried);
-            matched += 1;
-        }
-        tally.bytes += bytes;
-        tally.packets += narrow(matched);
-        matched
+/// Stage 7 for packets of one tunnel that passed the replay check, up to the first that does not
+/// match. Returns how many matched.
+#[inline]
+pub(super) fn strip_same_flow(
+    run: &mut [SealedEsp],
+    tally: &mut RxTally,
+    rx: &mut RxBatch,
+) -> usize {
+    let RxBatch { items, buffers, rx_cache, lookups, .. } = rx;
+    let templates = rx_cache.templates_mut(tally.entry);
+    let Some(inner) = templates.and_then(|templates| templates.inner.as_mut()) else {
+        return 0;
+    };
+    let framing = &tally.framing;
+    if framing.mode != Mode::Tunnel {
+        return 0;
     }
+    let (mut matched, mut bytes) = (0, 0);
+    for packet in run {
+        let item = &mut items[packet.item as usize];
+        let Some(buffer) = &buffers[packet.buffer as usize] else { break };
+        let Some(inner_packet) =
+            inner.inner_packet(framing, (packet.at, packet.len, packet.tos), item.mark, buffer)
+        else {
+            break;
+        };
+        if item.path.try_push(packet.entry).is_err() {
+            break;
+        }
+        (item.start, item.len, item.mark) = (inner_packet.at, inner_packet.len, inner_packet.mark);
+        item.fate = Fate::Plain(inner.lookup(framing.spi, lookups));
+        packet.carried = Some(inner_packet.carried);
+        bytes += u64::from(inner_packet.carried);
+        matched += 1;
+    }
+    tally.bytes += bytes;
+    tally.packets += narrow(matched);
+    matched
 }

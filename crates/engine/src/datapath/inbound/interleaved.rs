@@ -9,17 +9,16 @@ use arrayvec::ArrayVec;
 use uxfrm_crypto::{OpenJob, OpenStatus};
 use uxfrm_packet::{PacketBuf, Protocol, Version};
 
-use super::deliver::{is_burst, may_coalesce};
+use super::deliver::{HostDelivery, is_burst, may_coalesce};
 use super::inner_template::{InnerPacket, InnerTemplate};
-use super::open::charge;
 use super::outer_template::{MatchedEsp, SaMatcher};
 use super::run::MIN_PACKETS;
-use super::rx_cache::LimitCheck;
 use super::rx_record::RxRecord;
 use super::slow::parse_outer;
-use super::{DATA_AHEAD, Fate, Inbound, META_AHEAD, PIECE, RxItem, narrow};
+use super::{DATA_AHEAD, Fate, Inbound, META_AHEAD, PIECE, RxBatch, RxItem, narrow};
+use crate::datapath::account::{LimitCheck, charge};
 use crate::datapath::back_off::BackOff;
-use crate::datapath::context::BatchCtx;
+use crate::datapath::context::BatchContext;
 use crate::{DropReason, HostPort, Stage, StageWatch, VerdictId};
 
 /// Scratch of this fast path; lists are parallel to `packets`.
@@ -74,16 +73,16 @@ impl Inbound {
     pub(super) fn run_interleaved(
         &mut self,
         rest: &mut Drain<'_, PacketBuf>,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) -> bool {
         if rest.len() < MIN_PACKETS
-            || !self.marks.is_empty()
+            || !self.rx.marks.is_empty()
             || !self.interleaved.back_off.is_over()
         {
             return false;
         }
-        self.rx_cache.begin(ctx.snapshot);
+        self.rx.rx_cache.begin(ctx.snapshot);
         self.interleaved.tallies.clear();
         self.interleaved.inner_packets.clear();
         let mut matched = self.match_interleaved(rest.as_slice(), ctx);
@@ -101,13 +100,13 @@ impl Inbound {
         if worth {
             self.deliver_interleaved(ctx, watch);
         }
-        self.finish_items();
+        self.rx.finish();
         worth
     }
 
     /// Charges the SAs and delivers what their limits allow. Opened packets that were not accepted
     /// take the slow path.
-    fn deliver_interleaved(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl StageWatch) {
+    fn deliver_interleaved(&mut self, ctx: &mut BatchContext<'_>, watch: &mut impl StageWatch) {
         let is_all = self.leave_interleaved();
         if !self.charge_interleaved(ctx) {
             self.drop_interleaved(ctx);
@@ -122,11 +121,11 @@ impl Inbound {
 
     /// Stages 2 to 4 for the first packets, up to one that does not match. Returns how many.
     #[inline(never)]
-    fn match_interleaved(&mut self, packets: &[PacketBuf], ctx: &BatchCtx<'_>) -> usize {
+    fn match_interleaved(&mut self, packets: &[PacketBuf], ctx: &BatchContext<'_>) -> usize {
         self.interleaved.matches.clear();
         let packets = &packets[..packets.len().min(PIECE)];
         packets.iter().take(META_AHEAD).for_each(PacketBuf::prefetch);
-        if self.rx_cache.exceeds_cache() {
+        if self.rx.rx_cache.exceeds_cache() {
             self.prefetch_interleaved(packets);
         }
         for (at, packet) in packets.iter().enumerate() {
@@ -139,15 +138,15 @@ impl Inbound {
     }
 
     #[inline(always)]
-    fn match_record(&mut self, packet: &PacketBuf, ctx: &BatchCtx<'_>) -> Option<RxMatch> {
+    fn match_record(&mut self, packet: &PacketBuf, ctx: &BatchContext<'_>) -> Option<RxMatch> {
         if is_burst(packet) {
             return None;
         }
-        let entry = self.rx_cache.with_spi(parse_outer::peek_esp_header(packet)?.0)?;
-        if !self.rx_cache.has_record(entry) {
+        let entry = self.rx.rx_cache.with_spi(parse_outer::peek_esp_header(packet)?.0)?;
+        if !self.rx.rx_cache.has_record(entry) {
             self.promote_to_record(entry, ctx)?;
         }
-        let record = self.rx_cache.record_mut(entry)?;
+        let record = self.rx.rx_cache.record_mut(entry)?;
         let matched = record.match_packet(packet.bytes(), packet.mark, packet.udp.as_ref())?;
         let tally = tally(&mut self.interleaved.tallies, entry, record)?;
         Some(RxMatch { entry, tally, matched })
@@ -156,7 +155,8 @@ impl Inbound {
     /// Prefetches what the packets' SAs need, level by level.
     #[inline(never)]
     fn prefetch_interleaved(&self, packets: &[PacketBuf]) {
-        let Self { rx_cache, policies, .. } = self;
+        let Self { rx: RxBatch { rx_cache, .. }, delivery: HostDelivery { policies, .. }, .. } =
+            self;
         let mut headers: ArrayVec<(u32, u32), PIECE> = ArrayVec::new();
         for (at, packet) in packets.iter().enumerate() {
             packets.get(at + META_AHEAD).inspect(|packet| packet.prefetch());
@@ -188,35 +188,35 @@ impl Inbound {
 
     /// Creates or refreshes an SA's record, if its templates and verdict are known.
     #[cold]
-    fn promote_to_record(&mut self, place: u32, ctx: &BatchCtx<'_>) -> Option<()> {
-        if self.rx_cache.revalidate_record(place) {
+    fn promote_to_record(&mut self, place: u32, ctx: &BatchContext<'_>) -> Option<()> {
+        if self.rx.rx_cache.revalidate_record(place) {
             return Some(());
         }
-        self.rx_cache.revalidate(place);
-        let entry = &self.rx_cache[place as usize];
-        let templates = self.rx_cache.templates(place)?;
+        self.rx.rx_cache.revalidate(place);
+        let entry = &self.rx.rx_cache[place as usize];
+        let templates = self.rx.rx_cache.templates(place)?;
         let InnerTemplate { flow, direction, .. } = templates.inner.as_ref()?;
         let spi = entry.framing.spi;
-        let known = self.policies.lookup_cached(&ctx.snapshot.spd, *direction, flow, spi);
+        let known = self.delivery.policies.lookup_cached(&ctx.snapshot.spd, *direction, flow, spi);
         if !entry.lets_pass(known) {
             return None;
         }
-        if self.rx_cache.refresh_record(place, known.verdict) {
+        if self.rx.rx_cache.refresh_record(place, known.verdict) {
             return Some(());
         }
         let record = RxRecord::of(
-            &self.rx_cache[place as usize],
-            self.rx_cache.templates(place)?,
+            &self.rx.rx_cache[place as usize],
+            self.rx.rx_cache.templates(place)?,
             known.verdict,
         )?;
-        self.rx_cache.store_record(place, record);
+        self.rx.rx_cache.store_record(place, record);
         Some(())
     }
 
     /// Stage 5; fills the verdicts.
     #[inline(never)]
-    fn open_interleaved(&mut self, ctx: &mut BatchCtx<'_>) {
-        let Self { interleaved, rx_cache, verdicts, traffic, .. } = self;
+    fn open_interleaved(&mut self, ctx: &mut BatchContext<'_>) {
+        let Self { interleaved, rx: RxBatch { rx_cache, .. }, opener, .. } = self;
         let RxInterleaved { packets, matches, .. } = interleaved;
         let mut jobs: ArrayVec<OpenJob<'_>, PIECE> = ArrayVec::new();
         let (first, mut received) = (packets.len() - matches.len(), 0);
@@ -229,21 +229,20 @@ impl Inbound {
             let Some(record) = rx_cache.record(matched.entry) else { break };
             jobs.push(OpenJob::in_place(&record.key, record.high_of(number), esp));
         }
-        traffic.received += matches.len() as u64;
-        traffic.received_bytes += received as u64;
+        ctx.traffic.count_received(matches.len() as u64, received as u64);
         ctx.crypter.open(&mut jobs);
-        verdicts.clear();
-        verdicts.extend(jobs.iter().map(|job| job.verdict));
+        opener.verdicts.clear();
+        opener.verdicts.extend(jobs.iter().map(|job| job.verdict));
     }
 
     /// Stages 7 and 6, up to the first packet that is forged, does not match inside, or was
     /// received before. Returns whether all passed.
     #[inline(never)]
     fn accept_interleaved(&mut self) -> bool {
-        let Self { interleaved, rx_cache, verdicts, .. } = self;
+        let Self { interleaved, rx: RxBatch { rx_cache, .. }, opener, .. } = self;
         let RxInterleaved { packets, matches, inner_packets, tallies, .. } = interleaved;
         let (first, before) = (packets.len() - matches.len(), inner_packets.len());
-        let opened = packets[first..].iter().zip(&*matches).zip(&*verdicts);
+        let opened = packets[first..].iter().zip(&*matches).zip(&opener.verdicts);
         for ((packet, RxMatch { entry: place, tally, matched }), verdict) in opened {
             let Some(record) = rx_cache.record(*place) else { break };
             let inner_packet = record.inner_packet(matched, packet);
@@ -263,7 +262,8 @@ impl Inbound {
     /// Turns opened packets that were not accepted into items. Returns whether there were none.
     #[inline(never)]
     fn leave_interleaved(&mut self) -> bool {
-        let Self { interleaved, rx_cache, items, sealed, buffers, verdicts, .. } = self;
+        let Self { interleaved, rx, opener, .. } = self;
+        let RxBatch { rx_cache, items, sealed, buffers, .. } = rx;
         let RxInterleaved { packets, matches, inner_packets, back_off, .. } = interleaved;
         let left = packets.len() - inner_packets.len();
         if left == 0 {
@@ -273,7 +273,7 @@ impl Inbound {
             back_off.begin();
         }
         let accepted = matches.len() - left;
-        verdicts.drain(..accepted);
+        opener.verdicts.drain(..accepted);
         for ((packet, matched), place) in
             packets.drain(inner_packets.len()..).zip(&matches[accepted..]).zip(0..)
         {
@@ -290,8 +290,8 @@ impl Inbound {
 
     /// Charges each SA. Returns whether all packets are within the limits.
     #[inline(never)]
-    fn charge_interleaved(&mut self, ctx: &mut BatchCtx<'_>) -> bool {
-        let Self { interleaved, rx_cache, deferred, .. } = self;
+    fn charge_interleaved(&mut self, ctx: &mut BatchContext<'_>) -> bool {
+        let Self { interleaved, rx: RxBatch { rx_cache, .. }, deferred, .. } = self;
         let mut all_pass = true;
         for tally in interleaved.tallies.iter_mut().filter(|tally| tally.packets > 0) {
             let Some(RxRecord { sa, pending_slot, .. }) = rx_cache.record_mut(tally.entry) else {
@@ -308,26 +308,26 @@ impl Inbound {
 
     /// Drops the packets that exceed their SA's limits.
     #[cold]
-    fn drop_interleaved(&mut self, ctx: &mut BatchCtx<'_>) {
+    fn drop_interleaved(&mut self, ctx: &mut BatchContext<'_>) {
         let packets = std::mem::take(&mut self.interleaved.packets);
         let inner_packets = std::mem::take(&mut self.interleaved.inner_packets);
         for (packet, (inner_packet, place)) in packets.into_iter().zip(inner_packets) {
             let tally = &mut self.interleaved.tallies[place as usize];
-            let sa = &self.rx_cache[tally.entry as usize].sa;
+            let sa = &self.rx.rx_cache[tally.entry as usize].sa;
             if tally.limit_check.lets_pass(sa, inner_packet.carried, ctx) {
                 self.interleaved.packets.push(packet);
                 self.interleaved.inner_packets.push((inner_packet, place));
             } else {
                 tally.remove(&inner_packet);
-                self.discard(packet, DropReason::InStateExpired, ctx);
+                ctx.discard(packet, 1, DropReason::InStateExpired);
             }
         }
     }
 
     /// Stage 8 by the record's verdict; stages 9 and 10.
     #[inline(never)]
-    fn send_interleaved(&mut self, ctx: &mut BatchCtx<'_>) {
-        let Self { interleaved, policies, traffic, .. } = self;
+    fn send_interleaved(&mut self, ctx: &mut BatchContext<'_>) {
+        let Self { interleaved, delivery: HostDelivery { policies, .. }, .. } = self;
         let RxInterleaved { packets, inner_packets, tallies, .. } = interleaved;
         for (packet, (inner_packet, _)) in packets.iter_mut().zip(&*inner_packets) {
             inner_packet.frame(packet);
@@ -335,9 +335,9 @@ impl Inbound {
         for tally in tallies.iter().filter(|tally| tally.packets > 0) {
             policies.count_revalidated(tally.version);
             policies.count_first(tally.answer, tally.packets, tally.bytes);
-            traffic.sent_bytes += tally.bytes;
+            ctx.traffic.sent_bytes += tally.bytes;
         }
-        traffic.sent += packets.len() as u64;
+        ctx.traffic.sent += packets.len() as u64;
         if ctx.settings.host == HostPort::Packets {
             return ctx.out.host.append(packets);
         }
@@ -346,14 +346,14 @@ impl Inbound {
 
     /// Stage 9.
     #[inline(never)]
-    fn coalesce_interleaved(&mut self, ctx: &mut BatchCtx<'_>) {
-        let Self { interleaved, rx_cache, coalescer, .. } = self;
+    fn coalesce_interleaved(&mut self, ctx: &mut BatchContext<'_>) {
+        let Self { interleaved, rx: RxBatch { rx_cache, .. }, delivery, .. } = self;
         let RxInterleaved { packets, inner_packets, tallies, .. } = interleaved;
         for (packet, (_, tally)) in packets.drain(..).zip(&*inner_packets) {
             let record = rx_cache.record(tallies[*tally as usize].entry);
             let protocol = Protocol(record.map_or(0, |record| record.protocol));
             if may_coalesce(ctx.settings.host, protocol) {
-                coalescer.offer(packet, ctx.pool, &mut ctx.out.host);
+                delivery.coalescer.offer(packet, ctx.pool, &mut ctx.out.host);
             } else {
                 ctx.out.host.push(packet);
             }

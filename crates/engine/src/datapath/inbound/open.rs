@@ -4,20 +4,35 @@ use arrayvec::ArrayVec;
 use uxfrm_crypto::{Crypter, OpenJob, OpenStatus, SeqHigh};
 use uxfrm_packet::PacketBuf;
 
-use super::rx_cache::{LimitCheck, RxEntry, RxTally};
+use super::inner_template::strip_same_flow;
+use super::rx_cache::{RxEntry, RxTally};
+use super::slow::decap::{report_nat_remaps, strip};
 use super::slow::device::Opener;
-use super::{Fate, Inbound, SealedEsp};
-use crate::datapath::context::BatchCtx;
+use super::{Fate, RxBatch, SealedEsp};
+use crate::datapath::account::{LimitCheck, charge};
+use crate::datapath::context::BatchContext;
 use crate::sa::replay::UncheckedSeq;
-use crate::{ChargeOutcome, DropReason, Event, Sa};
+use crate::{DropReason, Sa};
 
 /// Enough for the library's bursts, small enough for the stack and the L1 cache.
 const CHUNK: usize = 64;
 
-impl Inbound {
+/// Stages 5 to 7.
+#[derive(Debug)]
+pub(super) struct EspOpener {
+    /// Results of the crypto library, by place in the list of packets to open.
+    pub(super) verdicts: Vec<OpenStatus>,
+}
+
+impl EspOpener {
+    pub(super) fn new() -> Self {
+        Self { verdicts: Vec::with_capacity(uxfrm_packet::BATCH) }
+    }
+
     /// Stage 5.
-    pub(super) fn open(&mut self, ctx: &mut BatchCtx<'_>) {
-        let Self { sealed, buffers, rx_cache, verdicts, .. } = self;
+    pub(super) fn open(&mut self, rx: &mut RxBatch, ctx: &mut BatchContext<'_>) {
+        let RxBatch { sealed, buffers, rx_cache, .. } = rx;
+        let verdicts = &mut self.verdicts;
         verdicts.clear();
         let mut jobs: ArrayVec<OpenJob<'_>, CHUNK> = ArrayVec::new();
         let mut buffers = BufferCursor::of(buffers);
@@ -47,176 +62,144 @@ impl Inbound {
     }
 
     /// Stages 6 and 7, then charges the SAs. Returns whether some packets may contain more ESP.
-    pub(super) fn accept(&mut self, ctx: &mut BatchCtx<'_>) -> bool {
-        let mut sealed = std::mem::take(&mut self.sealed);
-        let verdicts = std::mem::take(&mut self.verdicts);
-        let more = self.accept_all(&mut sealed, &verdicts, ctx);
-        self.verdicts = verdicts;
-        self.charge(&mut sealed, ctx);
-        if !self.nat_remaps.is_empty() {
-            self.report_nat_remaps(&sealed, ctx);
+    pub(super) fn accept(&self, rx: &mut RxBatch, ctx: &mut BatchContext<'_>) -> bool {
+        let mut sealed = std::mem::take(&mut rx.sealed);
+        let more = accept_all(&mut sealed, &self.verdicts, rx, ctx);
+        charge_sas(&mut sealed, rx, ctx);
+        if !rx.nat_remaps.is_empty() {
+            report_nat_remaps(&sealed, rx, ctx);
         }
         sealed.clear();
-        self.sealed = sealed;
+        rx.sealed = sealed;
         more
-    }
-
-    /// Processes runs of one SA together, as far as the replay window takes them.
-    fn accept_all(
-        &mut self,
-        sealed: &mut [SealedEsp],
-        verdicts: &[OpenStatus],
-        ctx: &mut BatchCtx<'_>,
-    ) -> bool {
-        let Some(first) = sealed.first() else { return false };
-        let mut tally = self.rx_cache.tally(first.entry);
-        let (mut at, mut more) = (0, false);
-        while at < sealed.len().min(verdicts.len()) {
-            if sealed[at].entry != tally.entry {
-                self.rx_cache.commit(&tally);
-                tally = self.rx_cache.tally(sealed[at].entry);
-            }
-            let accepted = match verdicts[at] {
-                OpenStatus::Authentic => self.accept_first(&sealed[at..], &verdicts[at..]),
-                OpenStatus::Forged => Err(self.explain(&sealed[at], DropReason::InForged)),
-                OpenStatus::TooShort | OpenStatus::Pending => Err(DropReason::InRunt),
-            };
-            let next = at + accepted.unwrap_or(1);
-            match accepted {
-                Ok(_) => more |= self.strip_run_of_sa(&mut sealed[at..next], &mut tally, ctx),
-                Err(reason) => self.reject(&sealed[at], reason, ctx),
-            }
-            at = next;
-        }
-        self.rx_cache.commit(&tally);
-        more
-    }
-
-    /// A sequence number from before a restart is taken for one of the next upper half, for which
-    /// no ICV is right.
-    #[cold]
-    fn explain(&self, sealed: &SealedEsp, reason: DropReason) -> DropReason {
-        let window = self.rx_cache[sealed.entry as usize].sa.replay();
-        #[expect(clippy::cast_possible_truncation, reason = "the half that the packet has")]
-        let low = sealed.number.number() as u32;
-        window.explain(low, reason)
-    }
-
-    /// Advances the window by the first packet, which is authentic, and if possible by authentic
-    /// packets of the same SA behind it. Returns how many.
-    #[inline(always)]
-    fn accept_first(
-        &self,
-        sealed: &[SealedEsp],
-        verdicts: &[OpenStatus],
-    ) -> Result<usize, DropReason> {
-        match sealed {
-            [first, second, ..] if second.entry == first.entry => {
-                self.accept_run_of_sa(sealed, verdicts)
-            }
-            [first, ..] => {
-                self.rx_cache[first.entry as usize].sa.replay().accept(first.number).map(|()| 1)
-            }
-            [] => Ok(1),
-        }
-    }
-
-    /// Like [`accept_first`](Self::accept_first), for a run.
-    #[inline(never)]
-    fn accept_run_of_sa(
-        &self,
-        sealed: &[SealedEsp],
-        verdicts: &[OpenStatus],
-    ) -> Result<usize, DropReason> {
-        let SealedEsp { entry, number, .. } = sealed[0];
-        let window = self.rx_cache[entry as usize].sa.replay();
-        let run = sealed.iter().zip(verdicts).take_while(|(packet, verdict)| {
-            packet.entry == entry && **verdict == OpenStatus::Authentic
-        });
-        match window.accept_some(run.map(|(packet, _)| packet.number)) {
-            0 => window.accept(number).map(|()| 1),
-            taken => Ok(taken),
-        }
-    }
-
-    /// Stage 7 for accepted packets of one SA. Returns whether some may contain more ESP.
-    #[inline]
-    fn strip_run_of_sa(
-        &mut self,
-        run: &mut [SealedEsp],
-        tally: &mut RxTally,
-        ctx: &mut BatchCtx<'_>,
-    ) -> bool {
-        let (mut rest, mut more) = (run, false);
-        loop {
-            let matched = self.strip_same_flow(rest, tally);
-            let [packet, behind @ ..] = &mut rest[matched..] else { return more };
-            match self.strip(packet, tally, ctx) {
-                Ok(fate) => {
-                    more |= fate == Fate::New;
-                    self.items[packet.item as usize].fate = fate;
-                }
-                Err(reason) => self.reject(packet, reason, ctx),
-            }
-            rest = behind;
-        }
-    }
-
-    /// Drops a packet that its SA does not accept, and counts the failure.
-    #[cold]
-    fn reject(&mut self, packet: &SealedEsp, reason: DropReason, ctx: &BatchCtx<'_>) {
-        self.rx_cache[packet.entry as usize].sa.count_failure(reason);
-        self.drop(packet.item as usize, reason, ctx);
-    }
-
-    /// Charges each SA once for all its packets, or one by one if a limit lies between them.
-    fn charge(&mut self, sealed: &mut [SealedEsp], ctx: &mut BatchCtx<'_>) {
-        let mut all_pass = true;
-        self.rx_cache.for_each_seen(&mut |entry| {
-            if entry.packets > 0 {
-                all_pass &= entry.charge(ctx) == LimitCheck::Pass;
-            }
-        });
-        if all_pass {
-            return;
-        }
-        for packet in sealed {
-            let passes = |bytes| self.may_pass(packet.entry, bytes, ctx);
-            if packet.carried.is_none_or(passes) {
-                continue;
-            }
-            packet.carried = None;
-            if self.items[packet.item as usize].fate != Fate::Gone {
-                self.drop(packet.item as usize, DropReason::InStateExpired, ctx);
-            }
-        }
-    }
-
-    /// Whether a packet of so many bytes is within the SA's limits.
-    pub(super) fn may_pass(&self, entry: u32, bytes: u32, ctx: &mut BatchCtx<'_>) -> bool {
-        let entry = &self.rx_cache[entry as usize];
-        entry.limit_check.lets_pass(&entry.sa, bytes, ctx)
     }
 }
 
-impl LimitCheck {
-    /// Whether a packet of so many bytes passes; charges it if need be.
-    pub(super) fn lets_pass(self, sa: &Sa, bytes: u32, ctx: &mut BatchCtx<'_>) -> bool {
-        match self {
-            Self::Pass => true,
-            Self::Expired => false,
-            Self::PerPacket => match sa.charge(1, bytes.into(), ctx.now) {
-                ChargeOutcome::Ok => true,
-                ChargeOutcome::SoftLimit => {
-                    ctx.push_event(Event::SaSoftLimit(sa.id()));
-                    true
-                }
-                ChargeOutcome::HardLimit => {
-                    ctx.push_event(Event::SaHardLimit(sa.id()));
-                    false
-                }
-                ChargeOutcome::NeedsPerPacket | ChargeOutcome::Expired => false,
-            },
+/// Processes runs of one SA together, as far as the replay window takes them.
+fn accept_all(
+    sealed: &mut [SealedEsp],
+    verdicts: &[OpenStatus],
+    rx: &mut RxBatch,
+    ctx: &mut BatchContext<'_>,
+) -> bool {
+    let Some(first) = sealed.first() else { return false };
+    let mut tally = rx.rx_cache.tally(first.entry);
+    let (mut at, mut more) = (0, false);
+    while at < sealed.len().min(verdicts.len()) {
+        if sealed[at].entry != tally.entry {
+            rx.rx_cache.commit(&tally);
+            tally = rx.rx_cache.tally(sealed[at].entry);
+        }
+        let sa = &rx.rx_cache[tally.entry as usize].sa;
+        let accepted = match verdicts[at] {
+            OpenStatus::Authentic => accept_first(sa, &sealed[at..], &verdicts[at..]),
+            OpenStatus::Forged => Err(explain(sa, &sealed[at], DropReason::InForged)),
+            OpenStatus::TooShort | OpenStatus::Pending => Err(DropReason::InRunt),
+        };
+        let next = at + accepted.unwrap_or(1);
+        match accepted {
+            Ok(_) => more |= strip_run_of_sa(&mut sealed[at..next], &mut tally, rx, ctx),
+            Err(reason) => reject(&sealed[at], reason, rx, ctx),
+        }
+        at = next;
+    }
+    rx.rx_cache.commit(&tally);
+    more
+}
+
+/// A sequence number from before a restart is taken for one of the next upper half, for which no
+/// ICV is right.
+#[cold]
+fn explain(sa: &Sa, sealed: &SealedEsp, reason: DropReason) -> DropReason {
+    #[expect(clippy::cast_possible_truncation, reason = "the half that the packet has")]
+    let low = sealed.number.number() as u32;
+    sa.replay().explain(low, reason)
+}
+
+/// Advances the window by the first packet, which is authentic, and if possible by authentic
+/// packets of the same SA behind it. Returns how many.
+#[inline(always)]
+fn accept_first(
+    sa: &Sa,
+    sealed: &[SealedEsp],
+    verdicts: &[OpenStatus],
+) -> Result<usize, DropReason> {
+    match sealed {
+        [first, second, ..] if second.entry == first.entry => {
+            accept_run_of_sa(sa, sealed, verdicts)
+        }
+        [first, ..] => sa.replay().accept(first.number).map(|()| 1),
+        [] => Ok(1),
+    }
+}
+
+/// Like [`accept_first`], for a run.
+#[inline(never)]
+fn accept_run_of_sa(
+    sa: &Sa,
+    sealed: &[SealedEsp],
+    verdicts: &[OpenStatus],
+) -> Result<usize, DropReason> {
+    let SealedEsp { entry, number, .. } = sealed[0];
+    let window = sa.replay();
+    let run = sealed.iter().zip(verdicts).take_while(|(packet, verdict)| {
+        packet.entry == entry && **verdict == OpenStatus::Authentic
+    });
+    match window.accept_some(run.map(|(packet, _)| packet.number)) {
+        0 => window.accept(number).map(|()| 1),
+        taken => Ok(taken),
+    }
+}
+
+/// Stage 7 for accepted packets of one SA. Returns whether some may contain more ESP.
+#[inline]
+fn strip_run_of_sa(
+    run: &mut [SealedEsp],
+    tally: &mut RxTally,
+    rx: &mut RxBatch,
+    ctx: &mut BatchContext<'_>,
+) -> bool {
+    let (mut rest, mut more) = (run, false);
+    loop {
+        let matched = strip_same_flow(rest, tally, rx);
+        let [packet, behind @ ..] = &mut rest[matched..] else { return more };
+        match strip(packet, tally, rx, ctx) {
+            Ok(fate) => {
+                more |= fate == Fate::New;
+                rx.items[packet.item as usize].fate = fate;
+            }
+            Err(reason) => reject(packet, reason, rx, ctx),
+        }
+        rest = behind;
+    }
+}
+
+/// Drops a packet that its SA does not accept, and counts the failure.
+#[cold]
+fn reject(packet: &SealedEsp, reason: DropReason, rx: &mut RxBatch, ctx: &mut BatchContext<'_>) {
+    rx.rx_cache[packet.entry as usize].sa.count_failure(reason);
+    rx.drop(packet.item as usize, reason, ctx);
+}
+
+/// Charges each SA once for all its packets, or one by one if a limit lies between them.
+fn charge_sas(sealed: &mut [SealedEsp], rx: &mut RxBatch, ctx: &mut BatchContext<'_>) {
+    let mut all_pass = true;
+    rx.rx_cache.for_each_seen(&mut |entry| {
+        if entry.packets > 0 {
+            all_pass &= entry.charge(ctx) == LimitCheck::Pass;
+        }
+    });
+    if all_pass {
+        return;
+    }
+    for packet in sealed {
+        let entry = &rx.rx_cache[packet.entry as usize];
+        if packet.carried.is_none_or(|bytes| entry.may_pass(bytes, ctx)) {
+            continue;
+        }
+        packet.carried = None;
+        if rx.items[packet.item as usize].fate != Fate::Gone {
+            rx.drop(packet.item as usize, DropReason::InStateExpired, ctx);
         }
     }
 }
@@ -269,28 +252,15 @@ impl RxEntry {
 
     /// Charges the SA for its packets of this round.
     #[inline]
-    pub(super) fn charge(&mut self, ctx: &mut BatchCtx<'_>) -> LimitCheck {
+    pub(super) fn charge(&mut self, ctx: &mut BatchContext<'_>) -> LimitCheck {
         let (packets, bytes) = (std::mem::take(&mut self.packets), std::mem::take(&mut self.bytes));
         self.limit_check = charge(&self.sa, packets, bytes, ctx);
         self.limit_check
     }
-}
 
-/// Charges an SA for packets together, and raises its events.
-#[inline]
-pub(super) fn charge(sa: &Sa, packets: u32, bytes: u64, ctx: &mut BatchCtx<'_>) -> LimitCheck {
-    match sa.charge(packets, bytes, ctx.now) {
-        ChargeOutcome::Ok => LimitCheck::Pass,
-        ChargeOutcome::SoftLimit => {
-            ctx.push_event(Event::SaSoftLimit(sa.id()));
-            LimitCheck::Pass
-        }
-        ChargeOutcome::NeedsPerPacket => LimitCheck::PerPacket,
-        ChargeOutcome::HardLimit => {
-            ctx.push_event(Event::SaHardLimit(sa.id()));
-            LimitCheck::Expired
-        }
-        ChargeOutcome::Expired => LimitCheck::Expired,
+    /// Whether a packet of so many bytes is within the SA's limits.
+    pub(super) fn may_pass(&self, bytes: u32, ctx: &mut BatchContext<'_>) -> bool {
+        self.limit_check.lets_pass(&self.sa, bytes, ctx)
     }
 }
 

@@ -8,7 +8,7 @@ use uxfrm_packet::{HeaderTemplate, PacketBuf, ParsedLen, UdpPath, esp, udp};
 
 use super::rx_cache::RxCache;
 use super::slow::parse_outer::EspBounds;
-use super::{DecapParams, Fate, Inbound, RxItem, SealedEsp, narrow};
+use super::{DecapParams, Fate, RxBatch, RxItem, SealedEsp, narrow};
 use crate::UdpEncapKind;
 use crate::sa::replay::{ReplayWindow, UncheckedSeq};
 
@@ -223,32 +223,30 @@ impl<'a> SaMatcher<'a> {
     }
 }
 
-impl Inbound {
-    /// Matches items against the latest SA and then against the SAs that follow by SPI. Returns the
-    /// index of the first that does not match.
-    #[inline(never)]
-    pub(super) fn match_same_sa(
-        &mut self,
-        places: Range<usize>,
-        latest: &mut Option<u32>,
-    ) -> usize {
-        let Self { items, buffers, rx_cache, sealed, marks, .. } = self;
-        let mut known = latest.and_then(|latest| SaMatcher::of(rx_cache, latest));
-        let mut place = places.start;
-        while let Some(state) = known.filter(|_| marks.is_empty()) {
-            let matched = state.match_sa(place, &mut items[place..places.end], buffers, sealed);
-            place += matched;
-            if matched > 0 {
-                *latest = Some(state.entry);
-            } else if *latest != Some(state.entry) {
-                break;
-            }
-            let next = items[..places.end].get(place);
-            known = next.and_then(|item| {
-                let buffer = buffers[item.buffer as usize].as_ref()?;
-                state.other(item, buffer, rx_cache)
-            });
+/// Matches items against the latest SA and then against the SAs that follow by SPI. Returns the
+/// index of the first that does not match.
+#[inline(never)]
+pub(super) fn match_same_sa(
+    places: Range<usize>,
+    latest: &mut Option<u32>,
+    rx: &mut RxBatch,
+) -> usize {
+    let RxBatch { items, buffers, rx_cache, sealed, marks, .. } = rx;
+    let mut known = latest.and_then(|latest| SaMatcher::of(rx_cache, latest));
+    let mut place = places.start;
+    while let Some(state) = known.filter(|_| marks.is_empty()) {
+        let matched = state.match_sa(place, &mut items[place..places.end], buffers, sealed);
+        place += matched;
+        if matched > 0 {
+            *latest = Some(state.entry);
+        } else if *latest != Some(state.entry) {
+            break;
         }
-        place
+        let next = items[..places.end].get(place);
+        known = next.and_then(|item| {
+            let buffer = buffers[item.buffer as usize].as_ref()?;
+            state.other(item, buffer, rx_cache)
+        });
     }
+    place
 }

@@ -12,10 +12,11 @@ use uxfrm_packet::{Checksum, PacketBuf, Protocol, Segments};
 use super::deliver::{is_burst, may_coalesce};
 use super::inner_template::{InnerPacket, InnerTemplate};
 use super::outer_template::{MatchedEsp, SaMatcher};
-use super::rx_cache::{LimitCheck, RxCache};
-use super::{DATA_AHEAD, Fate, Inbound, META_AHEAD, PIECE, RxItem, narrow};
+use super::rx_cache::RxCache;
+use super::{DATA_AHEAD, Fate, Inbound, META_AHEAD, PIECE, RxBatch, RxItem, narrow};
+use crate::datapath::account::LimitCheck;
 use crate::datapath::back_off::BackOff;
-use crate::datapath::context::BatchCtx;
+use crate::datapath::context::BatchContext;
 use crate::{DropReason, Mode, Stage, StageWatch, VerdictId};
 
 /// Fewer packets do not pay: the crypto library needs many per call.
@@ -39,21 +40,21 @@ impl Inbound {
     pub(super) fn run_same_sa(
         &mut self,
         rest: &mut Drain<'_, PacketBuf>,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) -> bool {
-        if rest.len() < MIN_PACKETS || !self.marks.is_empty() || !self.run.back_off.is_over() {
+        if rest.len() < MIN_PACKETS || !self.rx.marks.is_empty() || !self.run.back_off.is_over() {
             return false;
         }
-        self.rx_cache.begin(ctx.snapshot);
-        let run =
-            self.resume().filter(|entry| self.match_run(*entry, rest.as_slice()) >= MIN_PACKETS);
+        self.rx.rx_cache.begin(ctx.snapshot);
+        let latest = self.rx.rx_cache.resume();
+        let run = latest.filter(|entry| self.match_run(*entry, rest.as_slice()) >= MIN_PACKETS);
         let answer = run.and_then(|entry| Some((entry, self.verified_answer(entry, ctx)?)));
         if let Some((entry, answer)) = answer {
             self.run.packets.extend(rest.take(self.run.matches.len()));
             self.process_run(entry, answer, ctx, watch);
         }
-        self.finish_items();
+        self.rx.finish();
         answer.is_some()
     }
 
@@ -62,8 +63,9 @@ impl Inbound {
     fn match_run(&mut self, entry: u32, packets: &[PacketBuf]) -> usize {
         let matches = &mut self.run.matches;
         matches.clear();
+        let rx_cache = &self.rx.rx_cache;
         let Some(known) =
-            SaMatcher::of(&self.rx_cache, entry).filter(|_| inner(&self.rx_cache, entry).is_some())
+            SaMatcher::of(rx_cache, entry).filter(|_| inner(rx_cache, entry).is_some())
         else {
             return 0;
         };
@@ -80,11 +82,16 @@ impl Inbound {
 
     /// Stage 8: the verdict under which packets of the SA's inner template pass; `None` if unknown.
     #[inline]
-    fn verified_answer(&mut self, entry: u32, ctx: &BatchCtx<'_>) -> Option<VerdictId> {
-        let state = &self.rx_cache[entry as usize];
-        let InnerTemplate { flow, direction, .. } = inner(&self.rx_cache, entry)?;
-        let known =
-            self.policies.lookup_cached(&ctx.snapshot.spd, *direction, flow, state.framing.spi);
+    fn verified_answer(&mut self, entry: u32, ctx: &BatchContext<'_>) -> Option<VerdictId> {
+        let rx_cache = &self.rx.rx_cache;
+        let state = &rx_cache[entry as usize];
+        let InnerTemplate { flow, direction, .. } = inner(rx_cache, entry)?;
+        let known = self.delivery.policies.lookup_cached(
+            &ctx.snapshot.spd,
+            *direction,
+            flow,
+            state.framing.spi,
+        );
         state.lets_pass(known).then_some(known.verdict)
     }
 
@@ -94,10 +101,10 @@ impl Inbound {
         &mut self,
         entry: u32,
         answer: VerdictId,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) {
-        self.traffic.received += self.run.matches.len() as u64;
+        ctx.traffic.received += self.run.matches.len() as u64;
         watch.stage_done(Stage::Peel);
         self.open_run(entry, ctx);
         watch.stage_done(Stage::Open);
@@ -124,9 +131,9 @@ impl Inbound {
 
     /// Stage 5; fills the verdicts.
     #[inline(never)]
-    fn open_run(&mut self, entry: u32, ctx: &mut BatchCtx<'_>) {
-        let Self { run, rx_cache: states, verdicts, traffic, .. } = self;
-        let state = &states[entry as usize];
+    fn open_run(&mut self, entry: u32, ctx: &mut BatchContext<'_>) {
+        let Self { run, rx: RxBatch { rx_cache, .. }, opener, .. } = self;
+        let state = &rx_cache[entry as usize];
         let key = state.sa.key();
         let mut jobs: ArrayVec<OpenJob<'_>, PIECE> = ArrayVec::new();
         let mut received = 0;
@@ -140,10 +147,10 @@ impl Inbound {
             let Some((esp, _)) = esp.split_at_mut_checked(matched.len as usize) else { break };
             jobs.push(OpenJob::in_place(key, state.high_of(matched.number), esp));
         }
-        traffic.received_bytes += received as u64;
+        ctx.traffic.received_bytes += received as u64;
         ctx.crypter.open(&mut jobs);
-        verdicts.clear();
-        verdicts.extend(jobs.iter().map(|job| job.verdict));
+        opener.verdicts.clear();
+        opener.verdicts.extend(jobs.iter().map(|job| job.verdict));
     }
 
     /// Stage 7, up to the first packet that is forged or does not match inside.
@@ -151,9 +158,10 @@ impl Inbound {
     fn strip_run(&mut self, entry: u32) {
         let RxRun { packets, matches, inner_packets, .. } = &mut self.run;
         inner_packets.clear();
-        let Some(inner) = inner(&self.rx_cache, entry) else { return };
-        let framing = self.rx_cache[entry as usize].framing;
-        let opened = packets.iter().zip(matches).zip(&self.verdicts);
+        let rx_cache = &self.rx.rx_cache;
+        let Some(inner) = inner(rx_cache, entry) else { return };
+        let framing = rx_cache[entry as usize].framing;
+        let opened = packets.iter().zip(matches).zip(&self.opener.verdicts);
         for ((packet, MatchedEsp { at, len, tos, .. }), verdict) in opened {
             if *verdict != OpenStatus::Authentic {
                 break;
@@ -170,7 +178,7 @@ impl Inbound {
     /// Stage 6, up to the first packet that was received before.
     #[inline(never)]
     fn accept_run(&mut self, entry: u32) {
-        let window = self.rx_cache[entry as usize].sa.replay();
+        let window = self.rx.rx_cache[entry as usize].sa.replay();
         let RxRun { matches, inner_packets, .. } = &mut self.run;
         let (matches, mut accepted) = (&matches[..inner_packets.len()], 0);
         while let [first, ..] = &matches[accepted..] {
@@ -186,8 +194,9 @@ impl Inbound {
 
     /// Charges the SA. Returns whether all packets are within its limits.
     #[inline(always)]
-    fn charge_run(&mut self, entry: u32, ctx: &mut BatchCtx<'_>) -> bool {
-        let (inner_packets, state) = (&self.run.inner_packets, &mut self.rx_cache[entry as usize]);
+    fn charge_run(&mut self, entry: u32, ctx: &mut BatchContext<'_>) -> bool {
+        let inner_packets = &self.run.inner_packets;
+        let state = &mut self.rx.rx_cache[entry as usize];
         state.packets = narrow(inner_packets.len());
         state.bytes =
             inner_packets.iter().map(|inner_packet| u64::from(inner_packet.carried)).sum();
@@ -197,14 +206,14 @@ impl Inbound {
     /// Turns opened packets that were not accepted into items.
     #[inline(never)]
     fn leave_to_slow_path(&mut self, entry: u32) {
-        let Self { run, rx_cache: states, items, sealed, buffers, verdicts, .. } = self;
+        let Self { run, rx: RxBatch { rx_cache, items, sealed, buffers, .. }, opener, .. } = self;
         let RxRun { packets, matches, inner_packets, back_off } = run;
         let accepted = inner_packets.len();
         if accepted < matches.len() / 2 {
             back_off.begin();
         }
-        verdicts.drain(..accepted);
-        let known = SaMatcher::of(states, entry);
+        opener.verdicts.drain(..accepted);
+        let known = SaMatcher::of(rx_cache, entry);
         for ((packet, matched), place) in
             packets.drain(accepted..).zip(&matches[accepted..]).zip(0..)
         {
@@ -218,38 +227,37 @@ impl Inbound {
 
     /// Drops the packets that exceed the SA's limits.
     #[cold]
-    fn drop_over_limit(&mut self, entry: u32, ctx: &mut BatchCtx<'_>) {
+    fn drop_over_limit(&mut self, entry: u32, ctx: &mut BatchContext<'_>) {
         let packets = std::mem::take(&mut self.run.packets);
         let inner_packets = std::mem::take(&mut self.run.inner_packets);
         for (packet, inner_packet) in packets.into_iter().zip(inner_packets) {
-            if self.may_pass(entry, inner_packet.carried, ctx) {
+            if self.rx.rx_cache[entry as usize].may_pass(inner_packet.carried, ctx) {
                 self.run.packets.push(packet);
                 self.run.inner_packets.push(inner_packet);
             } else {
-                self.discard(packet, DropReason::InStateExpired, ctx);
+                ctx.discard(packet, 1, DropReason::InStateExpired);
             }
         }
     }
 
     /// Stages 9 and 10.
     #[inline(never)]
-    fn deliver_run(&mut self, entry: u32, answer: VerdictId, ctx: &mut BatchCtx<'_>) {
+    fn deliver_run(&mut self, entry: u32, answer: VerdictId, ctx: &mut BatchContext<'_>) {
         let RxRun { packets, inner_packets, .. } = &mut self.run;
         let mut bytes = 0;
         for (packet, inner_packet) in packets.iter_mut().zip(&*inner_packets) {
             bytes += u64::from(inner_packet.len);
             inner_packet.frame(packet);
         }
-        self.policies.count_first(answer, narrow(inner_packets.len()), bytes);
-        self.traffic.sent += inner_packets.len() as u64;
-        self.traffic.sent_bytes += bytes;
+        self.delivery.policies.count_first(answer, narrow(inner_packets.len()), bytes);
+        ctx.traffic.count_sent(inner_packets.len() as u64, bytes);
         // Runs are let in only with an inner template.
-        let protocol = inner(&self.rx_cache, entry).map_or(0, |inner| inner.flow.protocol);
+        let protocol = inner(&self.rx.rx_cache, entry).map_or(0, |inner| inner.flow.protocol);
         if !may_coalesce(ctx.settings.host, Protocol(protocol)) {
             return ctx.out.host.append(packets);
         }
         for packet in packets.drain(..) {
-            self.coalescer.offer(packet, ctx.pool, &mut ctx.out.host);
+            self.delivery.coalescer.offer(packet, ctx.pool, &mut ctx.out.host);
         }
     }
 }

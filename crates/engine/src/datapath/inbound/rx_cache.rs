@@ -19,10 +19,11 @@ use super::outer_template::OuterTemplate;
 use super::rx_record::RxRecord;
 use super::spi_index::SpiIndex;
 use super::{FEW, SaLookupKey, narrow};
+use crate::datapath::account::LimitCheck;
 use crate::flow_cache::validity::ScopeEpochs;
 use crate::flow_cache::{CachedVerdict, InsertionSeq};
 use crate::sa::config::SaFlags;
-use crate::{HostView, Mark, Mode, Sa, Snapshot, Spi, UdpEncapKind, VerdictId};
+use crate::{HostView, Mark, Mode, Sa, SaId, Snapshot, Spi, UdpEncapKind, VerdictId};
 
 /// An SA and its uncommitted packet and byte counts.
 #[derive(Debug)]
@@ -86,17 +87,6 @@ pub(super) struct RxTally {
     pub(super) framing: EspFraming,
     pub(super) packets: u32,
     pub(super) bytes: u64,
-}
-
-/// Result of charging an SA's packets together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LimitCheck {
-    /// All pass.
-    Pass,
-    /// Only some fit under a hard limit: each is charged on its own.
-    PerPacket,
-    /// None passes.
-    Expired,
 }
 
 /// Entries of this batch and earlier ones, by index.
@@ -245,7 +235,7 @@ impl RxCache {
         self.spis.swap_remove(at);
         fill(&mut self.templates, at, last);
         fill(&mut self.records, at, last);
-        if let Some((spi, ..)) = gone.lookup_key {
+        if let Some((SaId { spi, .. }, _)) = gone.lookup_key {
             self.spi_index.remove(spi.0, narrow(at));
         }
         if at < last {
@@ -267,7 +257,7 @@ impl RxCache {
         if *hint == from {
             *hint = to;
         }
-        if let Some((spi, ..)) = moved.lookup_key
+        if let Some((SaId { spi, .. }, _)) = moved.lookup_key
             && spi_index.get(spi.0) == Some(from)
         {
             spi_index.insert(spi.0, to);
@@ -491,14 +481,14 @@ impl RxCache {
     /// Entry whose latest look-up had this key.
     #[inline]
     pub(super) fn find_by_key(&self, lookup_key: SaLookupKey) -> Option<u32> {
-        let place = self.spi_index.get(lookup_key.0.0)?;
+        let place = self.spi_index.get(lookup_key.0.spi.0)?;
         let there = self.all.get(place as usize)?;
         there.has_key(&lookup_key).then_some(place)
     }
 
     /// Stores the key by which an entry was found.
     pub(super) fn store_key(&mut self, place: u32, lookup_key: SaLookupKey) {
-        self.spi_index.insert(lookup_key.0.0, place);
+        self.spi_index.insert(lookup_key.0.spi.0, place);
         self.all[place as usize].lookup_key = Some(lookup_key);
     }
 }

@@ -6,11 +6,11 @@ use uxfrm_packet::{Batch, PacketBuf};
 
 use super::deliver::is_burst;
 use super::inner_template::{InnerPacket, InnerTemplate};
-use super::open::charge;
 use super::outer_template::SaMatcher;
-use super::rx_cache::{LimitCheck, RxEntry};
+use super::rx_cache::RxEntry;
 use super::{Fate, Inbound, RxItem, SealedEsp};
-use crate::datapath::context::BatchCtx;
+use crate::datapath::account::charge_one;
+use crate::datapath::context::BatchContext;
 use crate::{DropReason, HostPort, Mode, Stage, StageWatch};
 
 impl Inbound {
@@ -20,32 +20,31 @@ impl Inbound {
     pub(super) fn run_single(
         &mut self,
         batch: &mut Batch,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) -> bool {
         let [packet] = batch.as_slice() else { return false };
-        self.rx_cache.begin(ctx.snapshot);
+        self.rx.rx_cache.begin(ctx.snapshot);
         let Some(sealed) = self.match_single(packet) else { return false };
         let Some(packet) = batch.take_single() else { return false };
-        self.traffic.received += 1;
-        self.traffic.received_bytes += packet.len() as u64;
+        ctx.traffic.count_received(1, packet.len() as u64);
         watch.stage_done(Stage::Peel);
         self.continue_single(packet, sealed, ctx, watch);
-        self.finish_items();
+        self.rx.finish();
         true
     }
 
     /// Stages 2 to 4; marks the SA as seen in this batch.
     #[inline(always)]
     fn match_single(&mut self, packet: &PacketBuf) -> Option<SealedEsp> {
-        if is_burst(packet) || !self.marks.is_empty() {
+        if is_burst(packet) || !self.rx.marks.is_empty() {
             return None;
         }
         let item = RxItem::new(0, 0, packet.len(), packet.mark);
-        let latest = SaMatcher::of(&self.rx_cache, self.rx_cache.latest()?)?;
-        let known = latest.or_earlier(&item, packet, &self.rx_cache)?;
+        let latest = SaMatcher::of(&self.rx.rx_cache, self.rx.rx_cache.latest()?)?;
+        let known = latest.or_earlier(&item, packet, &self.rx.rx_cache)?;
         let sealed = known.match_item(0, &item, packet)?;
-        self.receives(sealed.entry).then_some(sealed)
+        self.rx.rx_cache.receives(sealed.entry).then_some(sealed)
     }
 
     /// Stages 5 to 10.
@@ -54,10 +53,10 @@ impl Inbound {
         &mut self,
         mut packet: PacketBuf,
         sealed: SealedEsp,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) {
-        self.rx_cache.note_latest(Some(sealed.entry));
+        self.rx.rx_cache.note_latest(Some(sealed.entry));
         let verdict = self.open_single(&mut packet, &sealed, ctx);
         watch.stage_done(Stage::Open);
         let inner_packet = match verdict {
@@ -71,19 +70,8 @@ impl Inbound {
         watch.stage_done(Stage::Accept);
         match accepted {
             Ok(()) => self.deliver_single(packet, sealed.entry, &inner_packet, ctx, watch),
-            Err(reason) => self.discard(packet, reason, ctx),
+            Err(reason) => ctx.discard(packet, 1, reason),
         }
-    }
-
-    #[cold]
-    pub(super) fn discard(
-        &mut self,
-        packet: PacketBuf,
-        reason: DropReason,
-        ctx: &mut BatchCtx<'_>,
-    ) {
-        ctx.count_drop(&mut self.traffic, 1, reason);
-        ctx.pool.give(packet);
     }
 
     /// Stage 5.
@@ -92,9 +80,9 @@ impl Inbound {
         &self,
         packet: &mut PacketBuf,
         sealed: &SealedEsp,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) -> OpenStatus {
-        let state = &self.rx_cache[sealed.entry as usize];
+        let state = &self.rx.rx_cache[sealed.entry as usize];
         let places = sealed.at as usize..(sealed.at + sealed.len) as usize;
         let Some(esp) = packet.bytes_mut().get_mut(places) else { return OpenStatus::TooShort };
         let mut job = OpenJob::in_place(state.sa.key(), state.high_of(sealed.number), esp);
@@ -105,8 +93,8 @@ impl Inbound {
     /// Stage 7; `None` if the packet does not match the inner template.
     #[inline(always)]
     fn inner_packet(&self, packet: &PacketBuf, sealed: &SealedEsp) -> Option<InnerPacket> {
-        let framing = &self.rx_cache[sealed.entry as usize].framing;
-        let inner = self.rx_cache.templates(sealed.entry)?.inner.as_ref()?;
+        let framing = &self.rx.rx_cache[sealed.entry as usize].framing;
+        let inner = self.rx.rx_cache.templates(sealed.entry)?.inner.as_ref()?;
         let lies = (sealed.at, sealed.len, sealed.tos);
         inner
             .inner_packet(framing, lies, packet.mark, packet)
@@ -119,19 +107,16 @@ impl Inbound {
         &mut self,
         sealed: &SealedEsp,
         inner_packet: &InnerPacket,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) -> Result<(), DropReason> {
-        let RxEntry { sa, pending_slot, .. } = &mut self.rx_cache[sealed.entry as usize];
+        let RxEntry { sa, pending_slot, .. } = &mut self.rx.rx_cache[sealed.entry as usize];
         let accepted = sa.replay().accept(sealed.number);
         accepted.inspect_err(|reason| sa.count_failure(*reason))?;
         if self.deferred.add(pending_slot, sa, 1, inner_packet.carried.into()) {
             return Ok(());
         }
-        match charge(sa, 1, inner_packet.carried.into(), ctx) {
-            LimitCheck::Pass => Ok(()),
-            // One packet passes or does not.
-            LimitCheck::PerPacket | LimitCheck::Expired => Err(DropReason::InStateExpired),
-        }
+        let passes = charge_one(sa, inner_packet.carried.into(), ctx);
+        passes.then_some(()).ok_or(DropReason::InStateExpired)
     }
 
     /// Stages 8 to 10.
@@ -141,32 +126,31 @@ impl Inbound {
         packet: PacketBuf,
         entry: u32,
         inner_packet: &InnerPacket,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) {
-        let state = &self.rx_cache[entry as usize];
+        let state = &self.rx.rx_cache[entry as usize];
         let templates =
-            self.rx_cache.templates(entry).and_then(|templates| templates.inner.as_ref());
+            self.rx.rx_cache.templates(entry).and_then(|templates| templates.inner.as_ref());
         let Some(InnerTemplate { flow, direction, .. }) = templates else {
-            return self.discard(packet, DropReason::InUnexpected, ctx);
+            return ctx.discard(packet, 1, DropReason::InUnexpected);
         };
         let (spd, spi) = (&ctx.snapshot.spd, state.framing.spi);
-        let known = self.policies.lookup_cached(spd, *direction, flow, spi);
+        let known = self.delivery.policies.lookup_cached(spd, *direction, flow, spi);
         watch.stage_done(Stage::LookUp);
         let mut item =
             RxItem::new(0, inner_packet.at as usize, inner_packet.len as usize, inner_packet.mark);
         if ctx.settings.host == HostPort::Packets && state.lets_pass(known) {
-            self.policies.count_first(known.verdict, 1, inner_packet.len.into());
-            self.traffic.sent += 1;
-            self.traffic.sent_bytes += u64::from(inner_packet.len);
+            self.delivery.policies.count_first(known.verdict, 1, inner_packet.len.into());
+            ctx.traffic.count_sent(1, inner_packet.len.into());
             return ctx.out.host.push(item.released_packet(packet));
         }
         item.path.push(entry);
-        item.fate = Fate::Plain(self.lookups.push(*flow, spi, *direction));
-        self.lookups.known.push(known);
-        self.items.push(item);
-        self.buffers.push(Some(packet));
-        self.deliver_checked(ctx);
+        item.fate = Fate::Plain(self.rx.lookups.push(*flow, spi, *direction));
+        self.rx.lookups.known.push(known);
+        self.rx.items.push(item);
+        self.rx.buffers.push(Some(packet));
+        self.delivery.deliver_checked(&mut self.rx, ctx);
     }
 
     /// Stages 6 to 10 for an opened packet that does not match inside.
@@ -176,25 +160,29 @@ impl Inbound {
         packet: PacketBuf,
         sealed: SealedEsp,
         verdict: OpenStatus,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) {
         let item = RxItem::new(0, 0, packet.len(), packet.mark);
-        self.items.push(RxItem { fate: Fate::Encrypted, ..item });
-        self.buffers.push(Some(packet));
-        self.sealed.push(sealed);
-        self.verdicts.clear();
-        self.verdicts.push(verdict);
+        self.rx.items.push(RxItem { fate: Fate::Encrypted, ..item });
+        self.rx.buffers.push(Some(packet));
+        self.rx.sealed.push(sealed);
+        self.opener.verdicts.clear();
+        self.opener.verdicts.push(verdict);
         self.continue_opened(ctx, watch);
     }
 
     /// Stages 6 to 10 for opened items.
-    pub(super) fn continue_opened(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl StageWatch) {
-        let more = self.accept(ctx);
+    pub(super) fn continue_opened(
+        &mut self,
+        ctx: &mut BatchContext<'_>,
+        watch: &mut impl StageWatch,
+    ) {
+        let more = self.opener.accept(&mut self.rx, ctx);
         watch.stage_done(Stage::Accept);
         if more {
             self.decapsulate_layers(ctx, watch);
         }
-        self.deliver(ctx, watch);
+        self.delivery.deliver(&mut self.rx, ctx, watch);
     }
 }

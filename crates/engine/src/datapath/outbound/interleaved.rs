@@ -10,12 +10,13 @@ use std::vec::Drain;
 use arrayvec::ArrayVec;
 use uxfrm_packet::{Ipv4FlowKey, PacketBuf};
 
+use super::number::SeqSupply;
 use super::pre_parsed::is_untouched;
 use super::seal_jobs::{CHUNK, SealJobs};
-use super::{DATA_AHEAD, META_AHEAD, Outbound, SeqSupply, ip_id, narrow};
+use super::{DATA_AHEAD, META_AHEAD, Outbound, PolicyDecider, TxBatch, ip_id, narrow};
 use crate::bundle::{BundleCache, SeqGrant};
 use crate::datapath::back_off::BackOff;
-use crate::datapath::context::BatchCtx;
+use crate::datapath::context::BatchContext;
 use crate::esp::headers::SeqAndId;
 use crate::flow_cache::{CachedVerdict, FlowProbe};
 use crate::{PolicyOutcome, Stage, StageWatch, VerdictId};
@@ -195,10 +196,10 @@ impl Outbound {
     pub(super) fn send_interleaved(
         &mut self,
         rest: &mut Drain<'_, PacketBuf>,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) -> FastPathResult {
-        self.interleaved.begin(self.cache.tallies());
+        self.interleaved.begin(self.tx.cache.tallies());
         self.assign_bundles(rest.as_slice());
         watch.stage_done(Stage::LookUp);
         let assigned = self.interleaved.assignments.len();
@@ -209,9 +210,10 @@ impl Outbound {
         self.in_place.extend(rest.take(assigned));
         self.count_interleaved(ctx);
         watch.stage_done(Stage::Frame);
-        self.seq_supply = self.reserve_interleaved(ctx);
+        let supply = self.reserve_interleaved(ctx);
+        self.tx.numbering.supply = supply;
         watch.stage_done(Stage::Number);
-        match self.seq_supply {
+        match supply {
             SeqSupply::Enough => self.seal_interleaved(ctx, watch),
             SeqSupply::Short => self.seal_interleaved_slow(ctx, watch),
         }
@@ -223,7 +225,7 @@ impl Outbound {
     fn assign_bundles(&mut self, packets: &[PacketBuf]) {
         packets.iter().take(META_AHEAD).for_each(PacketBuf::prefetch);
         packets.iter().take(DATA_AHEAD).for_each(PacketBuf::prefetch_bytes);
-        let locality = Locality::of(&self.cache);
+        let locality = Locality::of(&self.tx.cache);
         // Filled in place: to return them by value would copy them.
         let (mut candidates, mut found) = (ArrayVec::new(), ArrayVec::new());
         let mut first = 0;
@@ -263,9 +265,9 @@ impl Outbound {
             packets.get(at + DATA_AHEAD).inspect(|packet| packet.prefetch_bytes());
             let words = Ipv4FlowKey::of(packet.bytes()).filter(|_| is_untouched(packet));
             let Some(words) = words else { break };
-            let trail = self.policies.probe(&words, packet);
+            let trail = self.decider.policies.probe(&words, packet);
             if locality == Locality::InMemory {
-                self.policies.prefetch_primary(&trail);
+                self.decider.policies.prefetch_primary(&trail);
             }
             candidates.push(FlowCandidate { trail, len: words.len, known: None });
         }
@@ -276,10 +278,10 @@ impl Outbound {
     #[inline(always)]
     fn resolve_primary(&self, candidates: &mut [FlowCandidate]) {
         for FlowCandidate { trail, known, .. } in candidates {
-            *known = self.policies.probe_primary(trail);
+            *known = self.decider.policies.probe_primary(trail);
             match known {
                 Some(known) => self.prefetch_bundle(*known),
-                None => self.policies.prefetch_overflow(trail),
+                None => self.decider.policies.prefetch_overflow(trail),
             }
         }
     }
@@ -287,8 +289,8 @@ impl Outbound {
     /// Prefetches what a flow leaves by and is counted in.
     #[inline(always)]
     fn prefetch_bundle(&self, known: CachedVerdict) {
-        known.bundle().inspect(|bundle| self.cache.prefetch_record(*bundle));
-        self.policies.prefetch_counters(known.verdict);
+        known.bundle().inspect(|bundle| self.tx.cache.prefetch_record(*bundle));
+        self.decider.policies.prefetch_counters(known.verdict);
     }
 
     /// Looks up the flows, up to the first without a cached bundle.
@@ -307,8 +309,8 @@ impl Outbound {
                     ResolvedFlow { len: *len, ..*latest }
                 }
                 _ => {
-                    let known = known.or_else(|| self.policies.probe_primary(trail));
-                    let known = known.or_else(|| self.policies.probe_overflow(trail));
+                    let known = known.or_else(|| self.decider.policies.probe_primary(trail));
+                    let known = known.or_else(|| self.decider.policies.probe_overflow(trail));
                     let Some(known) = known else { break };
                     let Some(bundle) = known.bundle() else { break };
                     debug_assert_eq!(
@@ -328,7 +330,7 @@ impl Outbound {
     /// Prefetches what the packets' SAs need, level by level.
     #[inline(always)]
     fn prefetch_records(&self, found: &[ResolvedFlow]) {
-        let records = || found.iter().filter_map(|found| self.cache.tx_record(found.bundle));
+        let records = || found.iter().filter_map(|found| self.tx.cache.tx_record(found.bundle));
         records().for_each(|record| {
             record.sa.fetch_to_send();
             record.key.prefetch_head();
@@ -339,7 +341,7 @@ impl Outbound {
     #[inline(always)]
     fn assignment(&mut self, found: &ResolvedFlow, packet: &PacketBuf) -> bool {
         let record =
-            self.cache.tx_record(found.bundle).filter(|record| record.takes(packet, found.len));
+            self.tx.cache.tx_record(found.bundle).filter(|record| record.takes(packet, found.len));
         let share = record.and_then(|record| {
             self.interleaved.add_to_share(record.tally, found, || record.works())
         });
@@ -350,11 +352,11 @@ impl Outbound {
 
     /// Stage 1: counts.
     #[inline(never)]
-    fn count_interleaved(&mut self, ctx: &BatchCtx<'_>) {
-        let Self { interleaved, policies, traffic, in_place, .. } = self;
+    fn count_interleaved(&mut self, ctx: &mut BatchContext<'_>) {
+        let Self { interleaved, decider: PolicyDecider { policies, .. }, in_place, .. } = self;
         interleaved.runs += interleaved.flows;
-        traffic.received += in_place.len() as u64;
-        traffic.received_bytes += in_place.iter().map(|packet| packet.len() as u64).sum::<u64>();
+        let bytes = in_place.iter().map(|packet| packet.len() as u64).sum();
+        ctx.traffic.count_received(in_place.len() as u64, bytes);
         policies.count_probe_hits(&ctx.snapshot.spd, interleaved.flows);
         for share in &interleaved.shares {
             policies.count(share.answer, share.matched, share.matched_bytes);
@@ -366,8 +368,8 @@ impl Outbound {
 
     /// Stage 6.
     #[inline(never)]
-    fn reserve_interleaved(&mut self, ctx: &mut BatchCtx<'_>) -> SeqSupply {
-        let Self { interleaved, cache, deferred, .. } = self;
+    fn reserve_interleaved(&mut self, ctx: &mut BatchContext<'_>) -> SeqSupply {
+        let Self { interleaved, tx: TxBatch { cache, .. }, deferred, .. } = self;
         let TxInterleaved { assignments, shares, slots, .. } = interleaved;
         prefetch_keys(cache, assignments, 0);
         let mut seq_supply = SeqSupply::Enough;
@@ -391,7 +393,7 @@ impl Outbound {
 
     /// Stages 7 to 10.
     #[inline(always)]
-    fn seal_interleaved(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl StageWatch) {
+    fn seal_interleaved(&mut self, ctx: &mut BatchContext<'_>, watch: &mut impl StageWatch) {
         self.encapsulate_interleaved(ctx);
         watch.stage_done(Stage::Seal);
         self.send_in_place(ctx);
@@ -400,8 +402,9 @@ impl Outbound {
 
     /// Stages 7 and 8.
     #[inline(never)]
-    fn encapsulate_interleaved(&mut self, ctx: &mut BatchCtx<'_>) {
-        let Self { interleaved, cache, in_place, failed, ident, traffic, .. } = self;
+    fn encapsulate_interleaved(&mut self, ctx: &mut BatchContext<'_>) {
+        let Self { interleaved, tx, in_place, failed, .. } = self;
+        let TxBatch { cache, ident, .. } = tx;
         let TxInterleaved { assignments, shares, .. } = interleaved;
         let mut jobs = SealJobs::new(ctx.crypter, failed);
         for (place, (packet, assignment)) in in_place.iter_mut().zip(&*assignments).enumerate() {
@@ -414,7 +417,7 @@ impl Outbound {
             let record = cache.tx_record(assignment.bundle);
             match record.and_then(|record| Some((record, record.wrap(packet, seq_id)?))) {
                 Some((record, (len, esp))) => {
-                    traffic.sent_bytes += len as u64;
+                    ctx.traffic.sent_bytes += len as u64;
                     jobs.push(place, &record.key, record.seq_high_and_iv(seq_id.sequence), esp);
                 }
                 None => jobs.failed.push(place),
@@ -425,9 +428,13 @@ impl Outbound {
 
     /// Without enough numbers each packet becomes an item.
     #[cold]
-    fn seal_interleaved_slow(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl StageWatch) {
+    fn seal_interleaved_slow(&mut self, ctx: &mut BatchContext<'_>, watch: &mut impl StageWatch) {
         for share in &self.interleaved.shares {
-            self.cache.tally(share.tally).into_iter().for_each(|tally| tally.grant = share.grant);
+            self.tx
+                .cache
+                .tally(share.tally)
+                .into_iter()
+                .for_each(|tally| tally.grant = share.grant);
         }
         let mut packets = std::mem::take(&mut self.in_place);
         let assignments = std::mem::take(&mut self.interleaved.assignments);

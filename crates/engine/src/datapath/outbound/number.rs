@@ -1,90 +1,102 @@
 //! Charges SAs and reserves their sequence numbers: once per batch, exact at the limits.
 
 use super::slow::device::Sealer;
-use super::{Outbound, SeqSupply, TxItem};
+use super::{TxBatch, TxItem, narrow};
 use crate::bundle::{BundleCache, SaTally, SeqGrant, SeqMode};
-use crate::datapath::context::BatchCtx;
-use crate::{ChargeOutcome, DropReason, Event, Sa};
+use crate::datapath::account::{LimitCheck, charge, charge_one};
+use crate::datapath::context::BatchContext;
+use crate::{DropReason, Sa};
 
-impl Outbound {
-    /// Adds an item and requests numbers for its innermost layer.
+/// Whether every SA could reserve enough sequence numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum SeqSupply {
+    /// All of them: numbers are assigned while headers are written.
+    #[default]
+    Enough,
+    /// Some could not: numbers were assigned to the items beforehand.
+    Short,
+}
+
+/// Stage 6: the SAs that the current encapsulation layer uses.
+#[derive(Debug, Default)]
+pub(super) struct SeqNumbering {
+    /// Indexes of their tallies.
+    touched: Vec<u32>,
+    pub(super) supply: SeqSupply,
+}
+
+impl SeqNumbering {
+    /// Adds an item's packets to the tally of its SA.
     #[inline(always)]
-    pub(super) fn push_item(&mut self, item: TxItem) {
-        request_item(&mut self.cache, &mut self.touched, &item, 0);
-        self.items.push(item);
+    pub(super) fn request_item(&mut self, cache: &mut BundleCache, item: &TxItem, depth: usize) {
+        let Some((tally, layer)) = cache.tally_of(item.bundle, depth) else { return };
+        self.request(tally, item.count, item.charged_bytes(layer.clear_len(&item.inner)));
     }
 
-    /// Like [`Self::push_item`], for the items from `first` on, which are in the list already.
-    pub(super) fn request_from(&mut self, first: usize) {
-        for item in &self.items[first..] {
-            request_item(&mut self.cache, &mut self.touched, item, 0);
-        }
-    }
-
-    /// Stage 6. If every SA has enough numbers, they are assigned while headers are written.
+    /// Adds packets and bytes to a tally.
     #[inline(always)]
-    pub(super) fn reserve_numbers(&mut self, depth: usize, ctx: &mut BatchCtx<'_>) {
-        if depth > 0 {
-            for item in self.items.iter().filter(|item| item.count > 0) {
-                request_item(&mut self.cache, &mut self.touched, item, depth);
-            }
+    pub(super) fn request(&mut self, tally: &mut SaTally, packets: u32, bytes: u64) {
+        if tally.packets == 0 {
+            self.touched.push(tally.place);
         }
-        self.reserve_all(ctx);
-        if self.seq_supply == SeqSupply::Short {
-            self.distribute(depth, ctx);
-        }
+        tally.packets += packets;
+        tally.bytes += bytes;
     }
 
     /// Charges each SA that the layer uses, and reserves its numbers.
     #[inline(always)]
-    pub(super) fn reserve_all(&mut self, ctx: &mut BatchCtx<'_>) {
-        self.seq_supply = SeqSupply::Enough;
+    pub(super) fn reserve_all(&mut self, cache: &mut BundleCache, ctx: &mut BatchContext<'_>) {
+        self.supply = SeqSupply::Enough;
         for place in self.touched.drain(..) {
-            let Some(tally) = self.cache.tally(place) else { continue };
+            let Some(tally) = cache.tally(place) else { continue };
             let wanted = tally.packets;
             tally.charge(ctx);
             if tally.grant.left < wanted {
-                self.seq_supply = SeqSupply::Short;
-            }
-        }
-    }
-
-    /// Assigns the reserved numbers item by item; what gets none is dropped.
-    #[cold]
-    pub(super) fn distribute(&mut self, depth: usize, ctx: &mut BatchCtx<'_>) {
-        for item in self.items.iter_mut().filter(|item| item.count > 0) {
-            let Some((tally, layer)) = self.cache.tally_of(item.bundle, depth) else { continue };
-            let granted = tally.allocate_for(item, layer.clear_len(&item.inner), ctx);
-            if granted < item.count {
-                let refused = item.count - granted;
-                ctx.count_drop(&mut self.traffic, refused.into(), tally.grant.refusal);
-                item.keep(granted);
+                self.supply = SeqSupply::Short;
             }
         }
     }
 }
 
-/// Adds an item's packets to the tally of its SA.
+/// Stage 6. If every SA has enough numbers, they are assigned while headers are written.
 #[inline(always)]
-fn request_item(cache: &mut BundleCache, touched: &mut Vec<u32>, item: &TxItem, depth: usize) {
-    let Some((tally, layer)) = cache.tally_of(item.bundle, depth) else { return };
-    tally.request(touched, item.count, item.charged_bytes(layer.clear_len(&item.inner)));
+pub(super) fn reserve_numbers(depth: usize, tx: &mut TxBatch, ctx: &mut BatchContext<'_>) {
+    let TxBatch { items, cache, numbering, .. } = tx;
+    if depth > 0 {
+        for item in items.iter().filter(|item| item.count > 0) {
+            numbering.request_item(cache, item, depth);
+        }
+    }
+    numbering.reserve_all(cache, ctx);
+    if numbering.supply == SeqSupply::Short {
+        distribute(depth, tx, ctx);
+    }
+}
+
+/// Assigns the reserved numbers item by item; what gets none is dropped.
+#[cold]
+pub(super) fn distribute(depth: usize, tx: &mut TxBatch, ctx: &mut BatchContext<'_>) {
+    let TxBatch { items, cache, .. } = tx;
+    for item in items.iter_mut().filter(|item| item.count > 0) {
+        let Some((tally, layer)) = cache.tally_of(item.bundle, depth) else { continue };
+        let granted = tally.allocate_for(item, layer.clear_len(&item.inner), ctx);
+        if granted < item.count {
+            let refused = item.count - granted;
+            ctx.count_drop(refused.into(), tally.grant.refusal);
+            item.keep(granted);
+        }
+    }
 }
 
 impl SeqGrant {
     /// Charges an SA for a batch and reserves numbers for the packets that it may send.
     #[inline(always)]
-    pub(super) fn of(sa: &Sa, packets: u32, bytes: u64, ctx: &mut BatchCtx<'_>) -> Self {
+    pub(super) fn of(sa: &Sa, packets: u32, bytes: u64, ctx: &mut BatchContext<'_>) -> Self {
         let mut grant = Self { refusal: DropReason::OutStateExpired, ..Self::NOTHING };
-        match sa.charge(packets, bytes, ctx.now) {
-            ChargeOutcome::Ok => grant.take(sa, packets),
-            ChargeOutcome::SoftLimit => {
-                ctx.push_event(Event::SaSoftLimit(sa.id()));
-                grant.take(sa, packets);
-            }
-            ChargeOutcome::NeedsPerPacket => grant.mode = SeqMode::PerPacket,
-            ChargeOutcome::HardLimit => ctx.push_event(Event::SaHardLimit(sa.id())),
-            ChargeOutcome::Expired => {}
+        match charge(sa, packets, bytes, ctx) {
+            LimitCheck::Pass => grant.take(sa, packets),
+            LimitCheck::PerPacket => grant.mode = SeqMode::PerPacket,
+            LimitCheck::Expired => {}
         }
         grant
     }
@@ -125,26 +137,21 @@ impl SeqGrant {
 }
 
 impl SaTally {
-    /// Adds packets and bytes to the tally; the first of a batch adds it to `touched`.
-    #[inline(always)]
-    pub(super) fn request(&mut self, touched: &mut Vec<u32>, packets: u32, bytes: u64) {
-        if self.packets == 0 {
-            touched.push(self.place);
-        }
-        self.packets += packets;
-        self.bytes += bytes;
-    }
-
     /// Charges the SA for the batch.
     #[inline(always)]
-    fn charge(&mut self, ctx: &mut BatchCtx<'_>) {
+    fn charge(&mut self, ctx: &mut BatchContext<'_>) {
         let (packets, bytes) = (self.packets, self.bytes);
         (self.packets, self.bytes) = (0, 0);
         self.grant = SeqGrant::of(&self.sa, packets, bytes, ctx);
     }
 
     /// Assigns numbers to an item and returns how many of its packets got one.
-    fn allocate_for(&mut self, item: &mut TxItem, clear_len: usize, ctx: &mut BatchCtx<'_>) -> u32 {
+    fn allocate_for(
+        &mut self,
+        item: &mut TxItem,
+        clear_len: usize,
+        ctx: &mut BatchContext<'_>,
+    ) -> u32 {
         if self.grant.mode == SeqMode::PerPacket {
             self.grant.left = 0;
             match self.charge_per_packet(item, clear_len, ctx) {
@@ -158,21 +165,17 @@ impl SaTally {
     }
 
     /// Charges packet by packet, up to a limit.
-    fn charge_per_packet(&self, item: &TxItem, clear_len: usize, ctx: &mut BatchCtx<'_>) -> u32 {
-        let id = self.sa.id();
-        for k in 0..item.count {
+    fn charge_per_packet(
+        &self,
+        item: &TxItem,
+        clear_len: usize,
+        ctx: &mut BatchContext<'_>,
+    ) -> u32 {
+        let passes = |k: &u32| {
             let len = if k + 1 == item.count { item.last_len } else { item.len } as usize;
-            match self.sa.charge(1, (len - clear_len) as u64, ctx.now) {
-                ChargeOutcome::Ok => {}
-                ChargeOutcome::SoftLimit => ctx.push_event(Event::SaSoftLimit(id)),
-                ChargeOutcome::HardLimit => {
-                    ctx.push_event(Event::SaHardLimit(id));
-                    return k;
-                }
-                ChargeOutcome::NeedsPerPacket | ChargeOutcome::Expired => return k,
-            }
-        }
-        item.count
+            charge_one(&self.sa, (len - clear_len) as u64, ctx)
+        };
+        narrow((0..item.count).take_while(passes).count())
     }
 }
 

@@ -11,11 +11,13 @@ use uxfrm_packet::checksum::Sum;
 use uxfrm_packet::ipv6::{self, Ipv6Header};
 use uxfrm_packet::{PacketBuf, Version};
 
+use super::number::{SeqSupply, distribute};
 use super::pre_parsed::FlowRun;
 use super::seal_jobs::{self, SealJobs};
-use super::{Outbound, PacketSummary, SeqSupply, TxItem, ip_id};
+use super::transmit::transmit;
+use super::{Outbound, PacketSummary, TxBatch, TxItem, ip_id};
 use crate::bundle::Bundle;
-use crate::datapath::context::BatchCtx;
+use crate::datapath::context::BatchContext;
 use crate::esp::encap::{EncapLayer, InnerInfo, UdpTemplate};
 use crate::esp::encap_layout::{Encapsulated, TunnelHeaders};
 use crate::esp::headers::{self, Ipv4HeaderTail, SeqAndId};
@@ -28,8 +30,8 @@ const MIN_PACKETS: u32 = 16;
 impl Outbound {
     /// Whether the runs from `first` on may go now: no items are queued, or the runs are long
     /// enough to send the items first.
-    pub(super) fn may_run_now(&mut self, first: usize, ctx: &BatchCtx<'_>) -> bool {
-        if self.items.is_empty() {
+    pub(super) fn may_run_now(&mut self, first: usize, ctx: &BatchContext<'_>) -> bool {
+        if self.tx.items.is_empty() {
             return true;
         }
         let plain = self.parsed.runs[first..].iter().take_while(|run| run.plain);
@@ -47,15 +49,15 @@ impl Outbound {
         &mut self,
         first: usize,
         packets: &mut Drain<'_, PacketBuf>,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) -> usize {
-        debug_assert!(self.items.is_empty() && self.in_place.is_empty());
+        debug_assert!(self.tx.items.is_empty() && self.in_place.is_empty());
         let mut end = first;
         while end < self.parsed.runs.len()
             && let Some(place) = self.bundle_of_run(end, ctx)
         {
-            self.request_run(end, place);
+            self.request_run(end, place, ctx);
             end += 1;
         }
         if end > first {
@@ -65,7 +67,7 @@ impl Outbound {
     }
 
     #[inline(always)]
-    fn bundle_of_run(&mut self, run: usize, ctx: &BatchCtx<'_>) -> Option<u32> {
+    fn bundle_of_run(&mut self, run: usize, ctx: &BatchContext<'_>) -> Option<u32> {
         let (run, known) = (self.parsed.runs[run], *self.parsed.known.get(run)?);
         self.fast_bundle(&run, known, ctx)
     }
@@ -76,44 +78,39 @@ impl Outbound {
         &mut self,
         run: &FlowRun,
         known: CachedVerdict,
-        ctx: &BatchCtx<'_>,
+        ctx: &BatchContext<'_>,
     ) -> Option<u32> {
         if known.verdict.outcome() != PolicyOutcome::Protect {
             return None;
         }
-        let place = known.bundle().filter(|place| self.is_usable(*place, ctx))?;
-        self.cache.bundle(place).takes(run).then_some(place)
-    }
-
-    #[inline(always)]
-    fn request_run(&mut self, run: usize, place: u32) {
-        let version = self.parsed.flows[run].version();
-        let (run, known) = (self.parsed.runs[run], self.parsed.known[run]);
-        self.request_for_run(&run, version, known, place);
-    }
-
-    /// Counts a run's packets.
-    #[inline(always)]
-    pub(super) fn count_run(&mut self, run: &FlowRun, known: CachedVerdict) {
-        self.traffic.received += u64::from(run.packets);
-        self.traffic.received_bytes += run.received as u64;
-        self.tally_policy(known.verdict, run.packets, run.bytes as u64);
+        let Self { decider, tx: TxBatch { cache, .. }, .. } = self;
+        let place = known.bundle().filter(|place| decider.is_usable(*place, cache, ctx.now))?;
+        cache.bundle(place).takes(run).then_some(place)
     }
 
     /// Counts a run's packets and requests numbers for them.
     #[inline(always)]
-    fn request_for_run(
+    fn request_run(&mut self, run: usize, place: u32, ctx: &mut BatchContext<'_>) {
+        let version = self.parsed.flows[run].version();
+        let (run, known) = (self.parsed.runs[run], self.parsed.known[run]);
+        self.count_run(&run, known, ctx);
+        let TxBatch { cache, numbering, .. } = &mut self.tx;
+        if let Some((tally, layer)) = cache.tally_of(place, 0) {
+            let clear_len = layer.clear_len_for(version) * run.packets as usize;
+            numbering.request(tally, run.packets, (run.bytes - clear_len) as u64);
+        }
+    }
+
+    /// Counts a run's packets.
+    #[inline(always)]
+    pub(super) fn count_run(
         &mut self,
         run: &FlowRun,
-        version: Version,
         known: CachedVerdict,
-        place: u32,
+        ctx: &mut BatchContext<'_>,
     ) {
-        self.count_run(run, known);
-        if let Some((tally, layer)) = self.cache.tally_of(place, 0) {
-            let clear_len = layer.clear_len_for(version) * run.packets as usize;
-            tally.request(&mut self.touched, run.packets, (run.bytes - clear_len) as u64);
-        }
+        ctx.traffic.count_received(run.packets.into(), run.received as u64);
+        self.decider.tally_policy(known.verdict, run.packets, run.bytes as u64);
     }
 
     /// Stages 6 to 10.
@@ -121,15 +118,15 @@ impl Outbound {
         &mut self,
         runs: Range<usize>,
         packets: &mut Drain<'_, PacketBuf>,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) {
         let count = self.parsed.runs[runs.clone()].iter().map(|run| run.packets as usize).sum();
         self.in_place.extend(packets.take(count));
         watch.stage_done(Stage::Frame);
-        self.reserve_all(ctx);
+        self.tx.numbering.reserve_all(&mut self.tx.cache, ctx);
         watch.stage_done(Stage::Number);
-        if self.seq_supply == SeqSupply::Short {
+        if self.tx.numbering.supply == SeqSupply::Short {
             return self.send_run_slow(runs, ctx, watch);
         }
         self.seal_runs(runs, ctx);
@@ -143,7 +140,7 @@ impl Outbound {
     fn send_run_slow(
         &mut self,
         runs: Range<usize>,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) {
         let mut packets = std::mem::take(&mut self.in_place);
@@ -162,11 +159,12 @@ impl Outbound {
 
     /// Stages 6 to 10 for items of one layer whose SAs are charged already.
     #[cold]
-    pub(super) fn send_slow(&mut self, ctx: &mut BatchCtx<'_>) {
-        self.distribute(0, ctx);
-        self.seal(0, ctx);
-        self.finish(0);
-        self.transmit(ctx);
+    pub(super) fn send_slow(&mut self, ctx: &mut BatchContext<'_>) {
+        let Self { tx, sealer, .. } = self;
+        distribute(0, tx, ctx);
+        sealer.seal(0, tx, ctx);
+        sealer.finish(0, tx);
+        transmit(tx, ctx);
     }
 
     /// Adds an item for a packet whose SA is charged already.
@@ -174,9 +172,9 @@ impl Outbound {
         &mut self,
         mut packet: PacketBuf,
         place: u32,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) {
-        let bundle = self.cache.bundle(place);
+        let bundle = self.tx.cache.bundle(place);
         let frame = PacketSummary::with_flow(&packet).and_then(|(summary, _)| {
             let len = summary.total_len as usize;
             Some((bundle.frame(len, &summary.inner)?, summary.inner, len))
@@ -184,16 +182,17 @@ impl Outbound {
         match frame {
             Some((frame, inner, len)) => {
                 packet.reframe(frame.prefix, frame.total);
-                self.items.push(TxItem::new(packet, place, frame, inner, len));
+                self.tx.items.push(TxItem::new(packet, place, frame, inner, len));
             }
             // The packet was parsed before and has room.
-            None => self.discard(packet, 1, DropReason::OutNoRoom, ctx),
+            None => ctx.discard(packet, 1, DropReason::OutNoRoom),
         }
     }
 
     /// Stages 7 to 9.
-    fn seal_runs(&mut self, runs: Range<usize>, ctx: &mut BatchCtx<'_>) {
-        let Self { parsed, cache, in_place, failed, ident, traffic, .. } = self;
+    fn seal_runs(&mut self, runs: Range<usize>, ctx: &mut BatchContext<'_>) {
+        let Self { parsed, in_place, failed, tx, .. } = self;
+        let TxBatch { cache, ident, .. } = tx;
         let is_far = cache.exceeds_cache();
         let (bundles, tallies) = cache.parts();
         let mut jobs = SealJobs::new(ctx.crypter, failed);
@@ -220,7 +219,7 @@ impl Outbound {
             };
             let number = tally.grant.allocate(count);
             let seal = RunSealer { layer, version, ident, ivs: None, jobs: &mut jobs };
-            traffic.sent_bytes += if layer.needs_finish_of(version) {
+            ctx.traffic.sent_bytes += if layer.needs_finish_of(version) {
                 seal.all_and_finish(these, from, number)
             } else {
                 seal.all(these, from, number)
@@ -230,17 +229,17 @@ impl Outbound {
     }
 
     /// Stage 10.
-    pub(super) fn send_in_place(&mut self, ctx: &mut BatchCtx<'_>) {
+    pub(super) fn send_in_place(&mut self, ctx: &mut BatchContext<'_>) {
         if !self.failed.is_empty() {
             self.drop_failed(ctx);
         }
-        self.traffic.sent += self.in_place.len() as u64;
+        ctx.traffic.sent += self.in_place.len() as u64;
         ctx.out.wire.append(&mut self.in_place);
     }
 
     /// Drops the packets that were not sealed.
     #[cold]
-    fn drop_failed(&mut self, ctx: &mut BatchCtx<'_>) {
+    fn drop_failed(&mut self, ctx: &mut BatchContext<'_>) {
         let mut failed = std::mem::take(&mut self.failed);
         // Failures come from two stages, unsorted. Removed back to front, so that indexes stay
         // valid.
@@ -248,7 +247,7 @@ impl Outbound {
         failed.dedup();
         for item in failed {
             let packet = self.in_place.remove(item);
-            self.discard(packet, 1, DropReason::OutCrypto, ctx);
+            ctx.discard(packet, 1, DropReason::OutCrypto);
         }
     }
 }

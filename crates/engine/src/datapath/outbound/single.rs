@@ -4,10 +4,11 @@
 use uxfrm_crypto::{SealJob, SealStatus};
 use uxfrm_packet::{PacketBuf, Version};
 
+use super::number::SeqSupply;
 use super::pre_parsed::{FlowRun, UNREADABLE};
-use super::{Outbound, PacketSummary, SeqSupply, ip_id};
+use super::{Outbound, PacketSummary, TxBatch, ip_id};
 use crate::bundle::SeqGrant;
-use crate::datapath::context::BatchCtx;
+use crate::datapath::context::BatchContext;
 use crate::esp::encap::InnerInfo;
 use crate::esp::headers::{self, SeqAndId};
 use crate::flow_cache::CachedVerdict;
@@ -19,19 +20,20 @@ impl Outbound {
     pub(super) fn receive_single(
         &mut self,
         packet: PacketBuf,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) {
         let summary = PacketSummary::with_flow(&packet);
         watch.stage_done(Stage::Parse);
         let flow = summary.as_ref().map_or(&UNREADABLE, |(_, flow)| flow);
-        let known = self.policies.lookup_cached(&ctx.snapshot.spd, Direction::Out, flow, Spi(0));
-        if self.cache.exceeds_cache() {
-            self.cache.fetch(known.bundle().into_iter());
+        let (policies, spd) = (&mut self.decider.policies, &ctx.snapshot.spd);
+        let known = policies.lookup_cached(spd, Direction::Out, flow, Spi(0));
+        if self.tx.cache.exceeds_cache() {
+            self.tx.cache.fetch(known.bundle().into_iter());
         }
         watch.stage_done(Stage::LookUp);
         let run = FlowRun::single(&packet, summary.as_ref());
-        match self.fast_bundle(&run, known, ctx).filter(|_| self.items.is_empty()) {
+        match self.fast_bundle(&run, known, ctx).filter(|_| self.tx.items.is_empty()) {
             Some(place) => self.send_single_fast(packet, &run, (known, place), flow.version(), ctx),
             None => self.receive_packet(packet, summary.as_ref(), known, ctx),
         }
@@ -45,21 +47,20 @@ impl Outbound {
         run: &FlowRun,
         (known, place): (CachedVerdict, u32),
         version: Version,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) {
-        self.count_run(run, known);
+        self.count_run(run, known, ctx);
         self.reserve_single(run, place, version, ctx);
-        if self.seq_supply == SeqSupply::Short {
+        if self.tx.numbering.supply == SeqSupply::Short {
             self.push_reserved(packet, place, ctx);
             return self.send_slow(ctx);
         }
         match self.seal_single(&mut packet, place, version, ctx) {
             Some(()) => {
-                self.traffic.sent += 1;
-                self.traffic.sent_bytes += packet.len() as u64;
+                ctx.traffic.count_sent(1, packet.len() as u64);
                 ctx.out.wire.push(packet);
             }
-            None => self.discard(packet, 1, DropReason::OutCrypto, ctx),
+            None => ctx.discard(packet, 1, DropReason::OutCrypto),
         }
     }
 
@@ -71,10 +72,10 @@ impl Outbound {
         run: &FlowRun,
         place: u32,
         version: Version,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) {
-        let Self { cache, deferred, seq_supply, .. } = self;
-        *seq_supply = SeqSupply::Enough;
+        let Self { deferred, tx: TxBatch { cache, numbering, .. }, .. } = self;
+        numbering.supply = SeqSupply::Enough;
         let Some((tally, layer)) = cache.tally_of(place, 0) else { return };
         let bytes = (run.bytes - layer.clear_len_for(version)) as u64;
         tally.grant = if deferred.add(&mut tally.pending_slot, &tally.sa, 1, bytes) {
@@ -83,7 +84,7 @@ impl Outbound {
             SeqGrant::of(&tally.sa, 1, bytes, ctx)
         };
         if tally.grant.left == 0 {
-            *seq_supply = SeqSupply::Short;
+            numbering.supply = SeqSupply::Short;
         }
     }
 
@@ -94,13 +95,14 @@ impl Outbound {
         packet: &mut PacketBuf,
         place: u32,
         version: Version,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) -> Option<()> {
-        let (bundles, tallies) = self.cache.parts();
+        let TxBatch { cache, ident, .. } = &mut self.tx;
+        let (bundles, tallies) = cache.parts();
         let layer = bundles[place as usize].layers.first()?;
         let tally = tallies[layer.tally as usize].as_mut()?;
-        self.ident = self.ident.wrapping_add(1);
-        let seq_id = SeqAndId { sequence: tally.grant.allocate(1), id: ip_id(self.ident) };
+        *ident = ident.wrapping_add(1);
+        let seq_id = SeqAndId { sequence: tally.grant.allocate(1), id: ip_id(*ident) };
         let (_, esp) = layer.encapsulate_fast(packet, version, seq_id)?;
         let (high, iv) = layer.seq_high_and_iv(seq_id.sequence);
         let mut job = SealJob::in_place(layer.sa.key(), high, iv, esp);

@@ -3,7 +3,9 @@
 pub(crate) mod acquire_queue;
 pub(crate) mod defragment;
 pub(crate) mod device;
+pub(crate) mod frame;
 pub(crate) mod item;
+pub(crate) mod plain;
 pub(crate) mod routing_header;
 pub(crate) mod seal;
 pub(crate) mod segment;

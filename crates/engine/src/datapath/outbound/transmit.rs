@@ -4,104 +4,99 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Segments, UdpPath, Version, ipv4, ipv6, udp};
 
-use super::slow::device::Sealer;
+use super::slow::device::{Sealer, hand_over_sealed};
 use super::slow::segment::burst_of;
-use super::{Outbound, TxItem};
+use super::{TxBatch, TxItem};
 use crate::Mark;
 use crate::bundle::Bundle;
-use crate::datapath::context::BatchCtx;
+use crate::datapath::context::BatchContext;
 use crate::esp::encap::{EncapLayer, EncapMode, InnerInfo, OuterForm};
-use crate::fragments::split::{FragmentPlan, fragment};
+use crate::fragments::split::fragment;
 
-impl Outbound {
-    /// Stage 10.
-    #[inline(always)]
-    pub(super) fn transmit(&mut self, ctx: &mut BatchCtx<'_>) {
-        let mut items = std::mem::take(&mut self.items);
-        // Consecutive items often have the same bundle.
-        let mut latest: Option<(u32, Option<Mark>, u32)> = None;
-        for item in items.drain(..) {
-            let (mark, mtu) = match latest {
-                Some((bundle, mark, mtu)) if bundle == item.bundle => (mark, mtu),
-                Some(_) | None => {
-                    let bundle = self.cache.bundle(item.bundle);
-                    let (mark, mtu) = (bundle.single_mark(), bundle.mtu.into());
-                    latest = Some((item.bundle, mark, mtu));
-                    (mark, mtu)
-                }
-            };
-            match mark {
-                Some(mark) if item.is_single() && item.stride <= mtu => {
-                    self.send_single(item.packet, mark, ctx);
-                }
-                Some(_) | None if item.count == 0 => ctx.pool.give(item.packet),
-                Some(_) | None => self.send(item, ctx),
-            }
-        }
-        self.items = items;
-    }
-
-    /// A whole packet within the MTU.
-    #[inline(always)]
-    fn send_single(&mut self, mut packet: PacketBuf, mark: Mark, ctx: &mut BatchCtx<'_>) {
-        packet.mark = mark.applied_to(packet.mark);
-        packet.checksum = Checksum::AsIs;
-        packet.segments = Segments::One;
-        self.traffic.sent += 1;
-        self.traffic.sent_bytes += packet.len() as u64;
-        ctx.out.wire.push(packet);
-    }
-
-    #[inline(never)]
-    fn send(&mut self, mut item: TxItem, ctx: &mut BatchCtx<'_>) {
-        let bundle = self.cache.bundle(item.bundle);
-        // No layer: the packet is still plain.
-        let Some(last) = bundle.layers.last() else { return ctx.pool.give(item.packet) };
-        for layer in &bundle.layers {
-            item.packet.mark = layer.output_mark.applied_to(item.packet.mark);
-        }
-        if let (Sealer::Device | Sealer::SegmentingDevice, Some(device)) =
-            (item.sealer, bundle.device)
-        {
-            return self.hand_over_sealed(item, device, ctx);
-        }
-        item.packet.checksum = Checksum::AsIs;
-        item.packet.segments = burst_of(item.count as usize, item.stride as usize);
-        self.traffic.sent += u64::from(item.count);
-        let (inner, mtu) = (item.inner, bundle.mtu);
-        let packet = match last.outside {
-            OuterForm::SocketPayload => payload(item, last, mtu),
-            OuterForm::Packet => {
-                // Only the last frame may be shorter than the stride.
-                if item.stride <= u32::from(mtu) {
-                    self.traffic.sent_bytes += item.packet.len() as u64;
-                    return ctx.out.wire.push(item.packet);
-                }
-                item.packet
+/// Stage 10.
+#[inline(always)]
+pub(super) fn transmit(tx: &mut TxBatch, ctx: &mut BatchContext<'_>) {
+    let mut items = std::mem::take(&mut tx.items);
+    // Consecutive items often have the same bundle.
+    let mut latest: Option<(u32, Option<Mark>, u32)> = None;
+    for item in items.drain(..) {
+        let (mark, mtu) = match latest {
+            Some((bundle, mark, mtu)) if bundle == item.bundle => (mark, mtu),
+            Some(_) | None => {
+                let bundle = tx.cache.bundle(item.bundle);
+                let (mark, mtu) = (bundle.single_mark(), bundle.mtu.into());
+                latest = Some((item.bundle, mark, mtu));
+                (mark, mtu)
             }
         };
-        self.traffic.sent_bytes += packet.len() as u64;
-        if packet.udp.is_some() || segment_len(&packet) <= mtu.into() {
-            return ctx.out.wire.push(packet);
+        match mark {
+            Some(mark) if item.is_single() && item.stride <= mtu => {
+                send_single(item.packet, mark, ctx);
+            }
+            Some(_) | None if item.count == 0 => ctx.pool.give(item.packet),
+            Some(_) | None => send(item, tx, ctx),
         }
-        self.fragment(packet, &inner, mtu, ctx);
     }
+    tx.items = items;
+}
 
-    /// Fragments packets that exceed the MTU and whose senders may not be told.
-    fn fragment(&mut self, packet: PacketBuf, inner: &InnerInfo, mtu: u16, ctx: &mut BatchCtx<'_>) {
-        for whole in packet.bytes().chunks(segment_len(&packet)) {
-            self.ident = self.ident.wrapping_add(1);
-            let cut = FragmentPlan {
-                version: inner.version,
-                place: inner.esp_offset(),
-                next_header_at: inner.next_header_at(),
-                mtu: mtu.into(),
-                ident: self.ident,
-            };
-            fragment(whole, &cut, packet.mark, ctx.pool, &mut ctx.out.wire);
-        }
-        ctx.pool.give(packet);
+/// A whole packet within the MTU.
+#[inline(always)]
+fn send_single(mut packet: PacketBuf, mark: Mark, ctx: &mut BatchContext<'_>) {
+    packet.mark = mark.applied_to(packet.mark);
+    packet.checksum = Checksum::AsIs;
+    packet.segments = Segments::One;
+    ctx.traffic.count_sent(1, packet.len() as u64);
+    ctx.out.wire.push(packet);
+}
+
+#[inline(never)]
+fn send(mut item: TxItem, tx: &mut TxBatch, ctx: &mut BatchContext<'_>) {
+    let bundle = tx.cache.bundle(item.bundle);
+    // No layer: the packet is still plain.
+    let Some(last) = bundle.layers.last() else { return ctx.pool.give(item.packet) };
+    for layer in &bundle.layers {
+        item.packet.mark = layer.output_mark.applied_to(item.packet.mark);
     }
+    if let (Sealer::Device | Sealer::SegmentingDevice, Some(device)) = (item.sealer, bundle.device)
+    {
+        return hand_over_sealed(item, device, ctx);
+    }
+    item.packet.checksum = Checksum::AsIs;
+    item.packet.segments = burst_of(item.count as usize, item.stride as usize);
+    ctx.traffic.sent += u64::from(item.count);
+    let (inner, mtu) = (item.inner, bundle.mtu);
+    let packet = match last.outside {
+        OuterForm::SocketPayload => payload(item, last, mtu),
+        OuterForm::Packet => {
+            // Only the last frame may be shorter than the stride.
+            if item.stride <= u32::from(mtu) {
+                ctx.traffic.sent_bytes += item.packet.len() as u64;
+                return ctx.out.wire.push(item.packet);
+            }
+            item.packet
+        }
+    };
+    ctx.traffic.sent_bytes += packet.len() as u64;
+    if packet.udp.is_some() || segment_len(&packet) <= mtu.into() {
+        return ctx.out.wire.push(packet);
+    }
+    send_fragmented(packet, &inner, mtu, tx, ctx);
+}
+
+/// Fragments packets that exceed the MTU and whose senders may not be told.
+fn send_fragmented(
+    packet: PacketBuf,
+    inner: &InnerInfo,
+    mtu: u16,
+    tx: &mut TxBatch,
+    ctx: &mut BatchContext<'_>,
+) {
+    for whole in packet.bytes().chunks(segment_len(&packet)) {
+        let plan = tx.fragment_plan(inner, mtu.into());
+        fragment(whole, &plan, packet.mark, ctx.pool, &mut ctx.out.wire);
+    }
+    ctx.pool.give(packet);
 }
 
 impl Bundle {

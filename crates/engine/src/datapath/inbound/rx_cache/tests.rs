@@ -12,7 +12,7 @@ use crate::sa::shared_config::SharedSaConfig;
 fn entry_stays_until_its_spi_changes() {
     let config = sample("10.0.0.2", 7);
     let sa = Sa::new(&config, Arc::new(SharedSaConfig::of(&config, Backend::Portable)), Moment(0));
-    let lookup_key = (Spi(7), config.id.destination, 0);
+    let lookup_key = (config.id, 0);
     let mut cache = RxCache::new();
     let mut snapshot = Snapshot { generation: 1, ..Snapshot::default() };
     cache.begin(&snapshot);
@@ -159,7 +159,7 @@ fn states(count: u32) -> Vec<Arc<Sa>> {
 }
 
 fn name(sa: &Sa) -> SaLookupKey {
-    (sa.id().spi, sa.id().destination, 0)
+    (sa.id(), 0)
 }
 
 /// Lets packets of these come in batches; how many states' were not known from before.

@@ -5,10 +5,12 @@
 //! no policy; here such packets are checked like others.
 
 use uxfrm_crypto::OpenStatus;
-use uxfrm_packet::Checksum;
+use uxfrm_packet::{Checksum, PacketBuf};
 
-use crate::datapath::context::BatchCtx;
-use crate::datapath::inbound::Inbound;
+use super::item::RxItem;
+use crate::datapath::context::BatchContext;
+use crate::datapath::inbound::RxBatch;
+use crate::datapath::inbound::rx_cache::RxCache;
 use crate::{DeviceMark, Direction, DropReason, OffloadKind, Sa, UncheckedSeq};
 
 /// Who opens a packet.
@@ -33,55 +35,35 @@ impl Opener {
     }
 }
 
-impl Inbound {
-    /// Packets with packet offload enter through their SAs here; from here on they are processed
-    /// like others.
-    pub(crate) fn admit_from_device(&mut self, ctx: &BatchCtx<'_>) {
-        let mut latest = None;
-        for place in 0..self.items.len() {
-            let Some(mark) = self.mark(place).filter(|mark| mark.kind == OffloadKind::Packet)
-            else {
-                continue;
-            };
-            // Consecutive packets often have the same SA.
-            let outcome = match latest {
-                Some((known, state)) if known == mark => Ok(state),
-                Some(_) | None => self.sa_from_device(mark, ctx),
-            };
-            match outcome {
-                Ok(state) => {
-                    latest = Some((mark, state));
-                    let item = &mut self.items[place];
-                    item.mark =
-                        self.rx_cache[state as usize].framing.output_mark.applied_to(item.mark);
-                    item.path.push(state);
-                }
-                Err(reason) => self.drop(place, reason, ctx),
-            }
-        }
+/// A device's marks by packet; none if the packets came otherwise.
+#[derive(Debug, Default)]
+pub(crate) struct DeviceMarks {
+    by_buffer: Vec<Option<DeviceMark>>,
+}
+
+impl DeviceMarks {
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_buffer.is_empty()
     }
 
-    /// Entry of the SA that a device says it processed.
-    fn sa_from_device(&mut self, mark: DeviceMark, ctx: &BatchCtx<'_>) -> Result<u32, DropReason> {
-        let handle = mark.handle.ok_or(DropReason::InDeviceMark)?;
-        let sa = ctx.snapshot.sad.attached(mark.device, handle);
-        let is_its = |sa: &Sa| {
-            let way = sa.config().offload.as_ref().map(|offload| offload.direction);
-            sa.packet_device() == Some(mark.device) && way == Some(Direction::In)
-        };
-        let sa = sa.filter(|sa| is_its(sa)).ok_or(DropReason::InDeviceMark)?;
-        if let Some(reason) = mark.status.refusal() {
-            return Err(reason);
-        }
-        sa.receives()?;
-        Ok(self.rx_cache.entry_of(sa))
+    pub(crate) fn push(&mut self, mark: Option<DeviceMark>) {
+        self.by_buffer.push(mark);
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.by_buffer.clear();
+    }
+
+    /// The device's mark of an item; packets of a burst share one.
+    fn of(&self, item: &RxItem) -> Option<DeviceMark> {
+        *self.by_buffer.get(item.buffer as usize)?
     }
 
     /// Who opens an ESP packet of an offloaded SA, or one with a device's mark.
-    pub(crate) fn opener(&self, place: usize, sa: &Sa) -> Result<Opener, DropReason> {
+    pub(crate) fn opener(&self, item: &RxItem, sa: &Sa) -> Result<Opener, DropReason> {
         // A device mark is about the outermost layer only.
-        let outermost = self.items[place].path.is_empty();
-        let mark = self.mark(place).filter(|_| outermost);
+        let mark = self.of(item).filter(|_| item.path.is_empty());
         let Some(mark) = mark else {
             return match sa.packet_device() {
                 Some(_) => Err(DropReason::InDeviceOnly),
@@ -107,13 +89,13 @@ impl Inbound {
     /// taken for the next one (RFC 4303 §A2.2), which only the ICV can refute.
     pub(crate) fn opener_of(
         &self,
-        place: usize,
+        item: &RxItem,
         sa: &Sa,
         number: UncheckedSeq,
         opener: Opener,
     ) -> Opener {
         let as_another = || {
-            let mark = self.mark(place);
+            let mark = self.of(item);
             sa.extended() && mark.is_none_or(|mark| u64::from(mark.high) != number.number() >> 32)
         };
         match opener {
@@ -123,20 +105,58 @@ impl Inbound {
     }
 
     /// Takes over a device's checksum verdict, unless a layer was removed since.
-    pub(crate) fn believe_device(&mut self, place: usize) {
-        let whole = self.mark(place).is_some_and(|mark| mark.kind == OffloadKind::Packet);
-        let item = &mut self.items[place];
-        let buffer = self.buffers[item.buffer as usize].as_ref();
+    pub(crate) fn believe_checksum(&self, item: &mut RxItem, buffer: Option<&PacketBuf>) {
+        let whole = self.of(item).is_some_and(|mark| mark.kind == OffloadKind::Packet);
         if item.path.len() == usize::from(whole)
             && buffer.is_some_and(|buffer| buffer.checksum == Checksum::Verified)
         {
             item.checksum_verified = true;
         }
     }
+}
 
-    /// The device's mark of an item; packets of a burst share one.
-    fn mark(&self, place: usize) -> Option<DeviceMark> {
-        let item = &self.items[place];
-        *self.marks.get(item.buffer as usize)?
+/// Packets with packet offload enter through their SAs here; from here on they are processed like
+/// others.
+pub(crate) fn admit_from_device(rx: &mut RxBatch, ctx: &mut BatchContext<'_>) {
+    let mut latest = None;
+    for place in 0..rx.items.len() {
+        let RxBatch { items, marks, rx_cache, .. } = rx;
+        let item = &mut items[place];
+        let Some(mark) = marks.of(item).filter(|mark| mark.kind == OffloadKind::Packet) else {
+            continue;
+        };
+        // Consecutive packets often have the same SA.
+        let outcome = match latest {
+            Some((known, state)) if known == mark => Ok(state),
+            Some(_) | None => sa_from_device(mark, rx_cache, ctx),
+        };
+        match outcome {
+            Ok(state) => {
+                latest = Some((mark, state));
+                item.mark = rx_cache[state as usize].framing.output_mark.applied_to(item.mark);
+                item.path.push(state);
+            }
+            Err(reason) => rx.drop(place, reason, ctx),
+        }
     }
+}
+
+/// Entry of the SA that a device says it processed.
+fn sa_from_device(
+    mark: DeviceMark,
+    rx_cache: &mut RxCache,
+    ctx: &BatchContext<'_>,
+) -> Result<u32, DropReason> {
+    let handle = mark.handle.ok_or(DropReason::InDeviceMark)?;
+    let sa = ctx.snapshot.sad.attached(mark.device, handle);
+    let is_its = |sa: &Sa| {
+        let way = sa.config().offload.as_ref().map(|offload| offload.direction);
+        sa.packet_device() == Some(mark.device) && way == Some(Direction::In)
+    };
+    let sa = sa.filter(|sa| is_its(sa)).ok_or(DropReason::InDeviceMark)?;
+    if let Some(reason) = mark.status.refusal() {
+        return Err(reason);
+    }
+    sa.receives()?;
+    Ok(rx_cache.entry_of(sa))
 }

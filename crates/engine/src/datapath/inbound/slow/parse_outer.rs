@@ -10,7 +10,7 @@ use uxfrm_packet::{IpPacket, PacketBuf, Protocol, UdpPath, Version};
 use zerocopy::FromBytes as _;
 
 use crate::esp::decap::OuterHeader;
-use crate::{Direction, DropReason, FlowKey, Settings, UdpEncapKind};
+use crate::{Direction, DropReason, FlowKey, SaId, SaProtocol, Settings, Spi, UdpEncapKind};
 
 /// Class of a packet by its outer headers.
 #[derive(Clone, Copy, Debug)]
@@ -31,12 +31,22 @@ pub(crate) struct EspBounds {
     pub(crate) len: usize,
     pub(crate) spi: u32,
     pub(crate) sequence: u32,
+    /// The IPsec protocol: AH would be another.
+    pub(crate) protocol: SaProtocol,
     /// Kind of UDP encapsulation; [`source`] has the address it came from.
     pub(crate) encap: Option<UdpEncapKind>,
     pub(crate) destination: IpAddr,
     pub(crate) tos: u8,
     /// The packet's own IP header, which transport mode keeps; `None` if a socket removed it.
     pub(crate) outer_hdr: Option<OuterHeader>,
+}
+
+impl EspBounds {
+    /// The SA that the packet names.
+    #[inline(always)]
+    pub(crate) fn id(&self) -> SaId {
+        SaId { destination: self.destination, spi: Spi(self.spi), protocol: self.protocol }
+    }
 }
 
 /// Bits of the IPv4 flags and offset field that make a packet a fragment.
@@ -173,6 +183,7 @@ fn esp_packet(bytes: &[u8], ip: &IpPacket) -> Result<OuterClass, DropReason> {
         len: ip.total_len - ip.header_len,
         spi: esp.header.spi.get(),
         sequence: esp.header.sequence.get(),
+        protocol: SaProtocol::Esp,
         encap: None,
         destination: ip.destination,
         tos: ip.tos,
@@ -197,6 +208,7 @@ fn udp_packet(bytes: &[u8], ip: IpPacket, settings: &Settings) -> Result<OuterCl
             len: datagram.payload.len() - inside.marker,
             spi: inside.spi,
             sequence: inside.sequence,
+            protocol: inside.protocol,
             encap: Some(inside.kind),
             destination: ip.destination,
             tos: ip.tos,
@@ -214,6 +226,7 @@ pub(crate) fn socket(bytes: &[u8], path: &UdpPath) -> Result<EspBounds, DropReas
         len: bytes.len() - inside.marker,
         spi: inside.spi,
         sequence: inside.sequence,
+        protocol: inside.protocol,
         encap: Some(inside.kind),
         destination: path.local.ip(),
         tos: path.tos,
@@ -272,6 +285,7 @@ impl FixedHeader {
             len: upper.len() - lead,
             spi: inside.spi,
             sequence: inside.sequence,
+            protocol: inside.protocol,
             encap,
             destination: self.destination,
             tos: self.tos,
@@ -281,6 +295,7 @@ impl FixedHeader {
 }
 
 struct EspStart {
+    protocol: SaProtocol,
     kind: UdpEncapKind,
     marker: usize,
     spi: u32,
@@ -309,7 +324,8 @@ impl EspStart {
     fn esp(bytes: &[u8]) -> Result<Self, DropReason> {
         let header = Esp::parse(bytes).map_err(|_| DropReason::InRunt)?.header;
         let (spi, sequence) = (header.spi.get(), header.sequence.get());
-        Ok(Self { kind: UdpEncapKind::Esp, marker: 0, spi, sequence })
+        let (protocol, kind) = (SaProtocol::Esp, UdpEncapKind::Esp);
+        Ok(Self { protocol, kind, marker: 0, spi, sequence })
     }
 }
 

@@ -10,10 +10,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use uxfrm_packet::{Batch, PacketBuf};
+use uxfrm_packet::PacketBuf;
 
-use crate::datapath::context::BatchCtx;
-use crate::datapath::outbound::{Outbound, PacketSummary, Verdict};
+use crate::datapath::context::BatchContext;
 use crate::events::acquire::MissingSa;
 use crate::{
     AcquireQueueLimits, AcquireView, DropReason, Event, FlowKey, KeyManagers, Moment, SaRequest,
@@ -36,24 +35,15 @@ pub(crate) struct AcquireQueue {
 }
 
 #[derive(Debug)]
-struct SaQueue {
-    packets: VecDeque<Queued>,
+pub(crate) struct SaQueue {
+    pub(crate) packets: VecDeque<WaitingPacket>,
     /// Capacity of all buffers.
     bytes: usize,
     until: Moment,
     acquire: AcquireState,
 }
 
-/// One packet, or a super-packet.
-#[derive(Debug)]
-pub(crate) struct Queued {
-    packet: PacketBuf,
-    count: usize,
-    /// Length of the longest fragment that the packet was reassembled from, if it was.
-    longest: Option<usize>,
-}
-
-/// A queued packet on its way from one worker to another.
+/// A queued packet, also on its way from one worker to another.
 #[derive(Debug)]
 pub struct WaitingPacket {
     /// The packet or super-packet.
@@ -95,13 +85,51 @@ impl AcquireQueue {
         self.buffers
     }
 
+    /// Copies of all queued packets, in order for each SA.
+    pub(crate) fn copy_packets(&self) -> Vec<WaitingPacket> {
+        let packets = self.queues.values().flat_map(|queue| &queue.packets);
+        packets.map(WaitingPacket::copy).collect()
+    }
+
+    /// Queues a packet for the SAs that the latest resolution missed.
+    pub(crate) fn queue_packet(
+        &mut self,
+        queued: WaitingPacket,
+        flow: &FlowKey,
+        missing: &[MissingSa],
+        ctx: &mut BatchContext<'_>,
+    ) {
+        let count = queued.count;
+        let required = match self.acquire_missing(missing, flow, ctx) {
+            Ok(required) => required,
+            Err(reason) => return ctx.discard(queued.packet, count, reason),
+        };
+        match self.push(&required, queued) {
+            Ok(()) => ctx.traffic.held += count as u64,
+            Err(queued) => ctx.discard(queued.packet, count, DropReason::OutWaitFull),
+        }
+    }
+
+    /// Sends acquires for all missing SAs. Returns the required one, which is the last, if the
+    /// packet may wait.
+    fn acquire_missing(
+        &mut self,
+        missing: &[MissingSa],
+        flow: &FlowKey,
+        ctx: &mut BatchContext<'_>,
+    ) -> Result<SaRequest, DropReason> {
+        let (required, optional) = missing.split_last().ok_or(DropReason::OutNoState)?;
+        acquire_optional(optional, flow, ctx);
+        self.open_queue(required, flow, ctx)
+    }
+
     /// Finds or opens the queue for an SA; a new queue sends an acquire. An error if the packet may
     /// not wait.
     fn open_queue(
         &mut self,
         missing: &MissingSa,
         flow: &FlowKey,
-        ctx: &mut BatchCtx<'_>,
+        ctx: &mut BatchContext<'_>,
     ) -> Result<SaRequest, DropReason> {
         let wanted = missing.wanted;
         if ctx.snapshot.acquires.is_refused(&wanted, ctx.now) {
@@ -122,8 +150,14 @@ impl AcquireQueue {
         Ok(wanted)
     }
 
-    /// Whether the snapshot changed or a queue expired.
-    fn is_due(&mut self, ctx: &BatchCtx<'_>) -> bool {
+    /// Whether packets wait, and the snapshot changed or a queue expired.
+    #[inline]
+    pub(crate) fn is_due(&mut self, ctx: &BatchContext<'_>) -> bool {
+        !self.queues.is_empty() && self.has_news(ctx)
+    }
+
+    #[inline(never)]
+    fn has_news(&mut self, ctx: &BatchContext<'_>) -> bool {
         let snapshot = ctx.snapshot;
         let news = self.generation != snapshot.generation
             || !Arc::ptr_eq(&self.acquires, &snapshot.acquires);
@@ -135,13 +169,18 @@ impl AcquireQueue {
     }
 
     /// Takes all queues out.
-    fn take(&mut self) -> BTreeMap<SaRequest, SaQueue> {
+    pub(crate) fn take(&mut self) -> BTreeMap<SaRequest, SaQueue> {
         (self.buffers, self.bytes, self.until) = (0, 0, Moment(u64::MAX));
         std::mem::take(&mut self.queues)
     }
 
+    /// After all packets taken out were retried.
+    pub(crate) fn end_retries(&mut self) {
+        self.given_up = None;
+    }
+
     /// Puts an emptied queue back if the SA may still come.
-    fn requeue(&mut self, wanted: SaRequest, queue: &SaQueue, now: Moment) {
+    pub(crate) fn requeue(&mut self, wanted: SaRequest, queue: &SaQueue, now: Moment) {
         self.given_up = None;
         match queue.remaining_wait(&wanted, &self.acquires, now) {
             None => self.given_up = Some(wanted),
@@ -154,7 +193,7 @@ impl AcquireQueue {
     }
 
     /// Adds a packet to its queue, or returns it.
-    fn push(&mut self, wanted: &SaRequest, queued: Queued) -> Result<(), Queued> {
+    fn push(&mut self, wanted: &SaRequest, queued: WaitingPacket) -> Result<(), WaitingPacket> {
         let AcquireQueueLimits {
             packets_per_sa: buffers_each,
             bytes_per_sa: bytes_each,
@@ -178,19 +217,25 @@ impl AcquireQueue {
     }
 }
 
-impl Queued {
+impl WaitingPacket {
     pub(crate) const fn new(packet: PacketBuf, count: usize) -> Self {
-        Self { packet, count, longest: None }
+        Self { packet, count, longest_fragment: None }
     }
 
     /// A datagram that the host had fragmented.
     pub(crate) const fn cut(packet: PacketBuf, longest: usize) -> Self {
-        Self { packet, count: 1, longest: Some(longest) }
+        Self { packet, count: 1, longest_fragment: Some(longest) }
+    }
+
+    fn copy(&self) -> Self {
+        let mut packet = PacketBuf::from_slice(self.packet.bytes());
+        *packet = *self.packet;
+        Self { packet, ..*self }
     }
 }
 
 impl SaQueue {
-    fn new(acquire: AcquireState, wanted: &SaRequest, ctx: &BatchCtx<'_>) -> Self {
+    fn new(acquire: AcquireState, wanted: &SaRequest, ctx: &BatchContext<'_>) -> Self {
         let acquires = &ctx.snapshot.acquires;
         let until = acquires.pending.get(wanted).copied();
         let until = until.unwrap_or_else(|| ctx.now.plus(acquires.lifetime));
@@ -219,120 +264,10 @@ impl SaQueue {
     }
 }
 
-impl Outbound {
-    /// Copies of all queued packets, in order for each SA.
-    pub(crate) fn portray_waiting(&self) -> Vec<WaitingPacket> {
-        let copy = |queued: &Queued| {
-            let mut packet = PacketBuf::from_slice(queued.packet.bytes());
-            *packet = *queued.packet;
-            WaitingPacket { packet, count: queued.count, longest_fragment: queued.longest }
-        };
-        self.queued.queues.values().flat_map(|queue| queue.packets.iter().map(copy)).collect()
-    }
-
-    /// Takes over packets that waited with another worker, which had counted them.
-    pub(crate) fn adopt_waiting(&mut self, waiting: Vec<WaitingPacket>, ctx: &mut BatchCtx<'_>) {
-        self.policies.begin_batch(&ctx.snapshot.spd);
-        self.refresh_bundles(ctx.snapshot);
-        for WaitingPacket { packet, count, longest_fragment: longest } in waiting {
-            self.traffic.received += count as u64;
-            self.traffic.received_bytes += packet.len() as u64;
-            self.traffic.held += count as u64;
-            self.retry(Queued { packet, count, longest }, ctx);
-        }
-        self.run(&mut Batch::new(), ctx, &mut ());
-    }
-
-    /// Releases packets whose SAs have come and drops expired ones.
-    #[inline]
-    pub(crate) fn resume(&mut self, ctx: &mut BatchCtx<'_>) {
-        if !self.queued.queues.is_empty() && self.queued.is_due(ctx) {
-            self.release(ctx);
-        }
-    }
-
-    #[inline(never)]
-    fn release(&mut self, ctx: &mut BatchCtx<'_>) {
-        for (wanted, queue) in self.queued.take() {
-            self.queued.requeue(wanted, &queue, ctx.now);
-            for queued in queue.packets {
-                self.retry(queued, ctx);
-            }
-        }
-        self.queued.given_up = None;
-    }
-
-    /// Queues a packet for what the latest resolution missed.
-    pub(crate) fn queue_packet(&mut self, queued: Queued, flow: &FlowKey, ctx: &mut BatchCtx<'_>) {
-        let count = queued.count;
-        let required = match self.acquire_missing(flow, ctx) {
-            Ok(required) => required,
-            Err(reason) => return self.discard(queued.packet, count, reason, ctx),
-        };
-        match self.queued.push(&required, queued) {
-            Ok(()) => self.traffic.held += count as u64,
-            Err(queued) => self.discard(queued.packet, count, DropReason::OutWaitFull, ctx),
-        }
-    }
-
-    /// Sends acquires for the optional SAs that the latest resolution did without.
-    pub(crate) fn acquire_optional(&self, flow: &FlowKey, ctx: &mut BatchCtx<'_>) {
-        for missing in &self.cache.missing {
-            send_acquire(missing, flow, ctx);
-        }
-    }
-
-    /// Sends acquires for all missing SAs. Returns the required one, which is the last, if the
-    /// packet may wait.
-    fn acquire_missing(
-        &mut self,
-        flow: &FlowKey,
-        ctx: &mut BatchCtx<'_>,
-    ) -> Result<SaRequest, DropReason> {
-        let missing = self.cache.missing.split_last();
-        let (required, optional) = missing.ok_or(DropReason::OutNoState)?;
-        for missing in optional {
-            send_acquire(missing, flow, ctx);
-        }
-        self.queued.open_queue(required, flow, ctx)
-    }
-
-    /// Retries a queued packet. It was counted when it came, for its policies too.
-    fn retry(&mut self, queued: Queued, ctx: &mut BatchCtx<'_>) {
-        self.traffic.held -= queued.count as u64;
-        let (packet, count) = (&queued.packet, queued.count);
-        let Ok((plan, ip)) = crate::datapath::outbound::parse_packet(packet) else {
-            return self.discard(queued.packet, count, DropReason::OutMalformed, ctx);
-        };
-        let flow = FlowKey::of(packet, &ip, packet.bytes());
-        match self.look_up_again(&flow, ctx) {
-            // The policy was removed or changed meanwhile. A packet that was to be protected never
-            // leaves in plaintext (`xfrm_policy_kill`).
-            Verdict::Pass => self.discard(queued.packet, count, DropReason::OutNoState, ctx),
-            Verdict::Drop(reason) => self.discard(queued.packet, count, reason, ctx),
-            Verdict::Bundle(place) => {
-                let summary = PacketSummary::of(&ip);
-                match queued.longest {
-                    None => self.enter_bundle(
-                        queued.packet,
-                        plan.as_ref(),
-                        (&summary, &flow),
-                        place,
-                        ctx,
-                    ),
-                    Some(longest) => {
-                        self.enter_reassembled(
-                            queued.packet,
-                            longest,
-                            (summary, &flow),
-                            place,
-                            ctx,
-                        );
-                    }
-                }
-            }
-            Verdict::Wait => self.queue_packet(queued, &flow, ctx),
-        }
+/// Sends acquires for the optional SAs that the latest resolution did without.
+pub(crate) fn acquire_optional(missing: &[MissingSa], flow: &FlowKey, ctx: &mut BatchContext<'_>) {
+    for missing in missing {
+        send_acquire(missing, flow, ctx);
     }
 }
 
@@ -340,7 +275,7 @@ impl Outbound {
 fn send_acquire(
     missing: &MissingSa,
     flow: &FlowKey,
-    ctx: &mut BatchCtx<'_>,
+    ctx: &mut BatchContext<'_>,
 ) -> Option<AcquireState> {
     let acquires = &ctx.snapshot.acquires;
     if acquires.pending.contains_key(&missing.wanted) {

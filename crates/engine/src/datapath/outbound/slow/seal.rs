@@ -7,59 +7,69 @@ use uxfrm_crypto::Crypter;
 use super::device::Sealer;
 use super::item::TxItem;
 use crate::DropReason;
-use crate::datapath::context::BatchCtx;
+use crate::bundle::BundleCache;
+use crate::datapath::context::BatchContext;
+use crate::datapath::outbound::TxBatch;
+use crate::datapath::outbound::number::SeqSupply;
 use crate::datapath::outbound::seal_jobs::{self, SealJobs};
-use crate::datapath::outbound::{Outbound, SeqSupply};
 use crate::esp::headers;
 
-impl Outbound {
+/// Stages 7 to 9.
+#[derive(Debug, Default)]
+pub(crate) struct ItemSealer {
+    /// Items in which the crypto library refused a packet.
+    failed: Vec<usize>,
+    /// Some item needs stage 9.
+    needs_finish: bool,
+}
+
+impl ItemSealer {
     /// Stages 7 and 8, chunk by chunk, so that written headers are still in the cache when sealed.
-    pub(crate) fn seal(&mut self, depth: usize, ctx: &mut BatchCtx<'_>) {
-        self.seal_layer(depth, ctx.crypter);
+    pub(crate) fn seal(&mut self, depth: usize, tx: &mut TxBatch, ctx: &mut BatchContext<'_>) {
+        self.seal_layer(depth, tx, ctx.crypter);
         if !self.failed.is_empty() {
-            self.drop_failed_items(ctx);
+            self.drop_failed(tx, ctx);
         }
     }
 
     #[cold]
-    pub(crate) fn drop_failed_items(&mut self, ctx: &BatchCtx<'_>) {
+    fn drop_failed(&mut self, tx: &mut TxBatch, ctx: &mut BatchContext<'_>) {
         for place in self.failed.drain(..) {
-            let item = &mut self.items[place];
-            ctx.count_drop(&mut self.traffic, item.count.into(), DropReason::OutCrypto);
+            let item = &mut tx.items[place];
+            ctx.count_drop(item.count.into(), DropReason::OutCrypto);
             item.count = 0;
         }
     }
 
-    fn seal_layer(&mut self, depth: usize, crypter: &mut Crypter) {
-        let all = self.items.len();
-        if !self.cache.exceeds_cache() {
-            return self.seal_items(0..all, depth, crypter);
+    fn seal_layer(&mut self, depth: usize, tx: &mut TxBatch, crypter: &mut Crypter) {
+        let all = tx.items.len();
+        if !tx.cache.exceeds_cache() {
+            return self.seal_items(0..all, depth, tx, crypter);
         }
         for first in (0..all).step_by(seal_jobs::CHUNK) {
             let some = first..all.min(first + seal_jobs::CHUNK);
-            self.prefetch_keys(some.clone(), depth);
-            self.seal_items(some, depth, crypter);
+            prefetch_keys(&tx.items[some.clone()], depth, &tx.cache);
+            self.seal_items(some, depth, tx, crypter);
         }
     }
 
-    /// Prefetches the keys of the next items.
-    fn prefetch_keys(&self, places: Range<usize>, depth: usize) {
-        let bundles = self.items[places].iter().map(|item| self.cache.bundle(item.bundle));
-        let layers = bundles.filter_map(|bundle| bundle.layers.get(depth));
-        layers.for_each(|layer| layer.sa.fetch_keys());
-    }
-
-    fn seal_items(&mut self, places: Range<usize>, depth: usize, crypter: &mut Crypter) {
-        let (bundles, tallies) = self.cache.parts();
+    fn seal_items(
+        &mut self,
+        places: Range<usize>,
+        depth: usize,
+        tx: &mut TxBatch,
+        crypter: &mut Crypter,
+    ) {
+        let (bundles, tallies) = tx.cache.parts();
         let mut jobs = SealJobs::new(crypter, &mut self.failed);
         let mut first = places.start;
-        for run in self.items[places].chunk_by_mut(TxItem::same_encap) {
+        for run in tx.items[places].chunk_by_mut(TxItem::same_encap) {
             let place = first;
             first += run.len();
             let TxItem { bundle, sealer, .. } = run[0];
             let bundle = &bundles[bundle as usize];
             let Some(layer) = bundle.layers.get(depth) else { continue };
-            if self.seq_supply == SeqSupply::Enough {
+            if tx.numbering.supply == SeqSupply::Enough {
                 match tallies[layer.tally as usize].as_mut() {
                     Some(tally) => run
                         .iter_mut()
@@ -73,12 +83,12 @@ impl Outbound {
             }
             self.needs_finish |= layer.needs_finish();
             if sealer != Sealer::Engine && depth + 1 == bundle.layers.len() {
-                run.iter_mut().for_each(|item| item.wrap_for_device(layer, &mut self.ident));
+                run.iter_mut().for_each(|item| item.wrap_for_device(layer, &mut tx.ident));
                 continue;
             }
             let key = layer.sa.key();
             for (place, item) in (place..).zip(run) {
-                item.wrap((layer, key), &mut self.ident, (place, &mut jobs));
+                item.wrap((layer, key), &mut tx.ident, (place, &mut jobs));
             }
         }
         jobs.run();
@@ -86,23 +96,30 @@ impl Outbound {
 
     /// Stage 9: only UDP over IPv6 needs a checksum.
     #[inline]
-    pub(crate) fn finish(&mut self, depth: usize) {
+    pub(crate) fn finish(&mut self, depth: usize, tx: &mut TxBatch) {
         if std::mem::take(&mut self.needs_finish) {
-            self.finish_all(depth);
+            finish_all(depth, tx);
         }
     }
+}
 
-    #[inline(never)]
-    fn finish_all(&mut self, depth: usize) {
-        for item in &mut self.items {
-            let Some(layer) = self.cache.bundle(item.bundle).layers.get(depth) else { continue };
-            if !layer.needs_finish() || item.sealer == Sealer::SegmentingDevice {
-                continue;
-            }
-            let (at, inner) = (item.at as usize, item.inner);
-            for (frame, len) in item.frames() {
-                headers::finish(&mut frame[at..at + len], layer, &inner);
-            }
+/// Prefetches the keys of the next items.
+fn prefetch_keys(items: &[TxItem], depth: usize, cache: &BundleCache) {
+    let bundles = items.iter().map(|item| cache.bundle(item.bundle));
+    let layers = bundles.filter_map(|bundle| bundle.layers.get(depth));
+    layers.for_each(|layer| layer.sa.fetch_keys());
+}
+
+#[inline(never)]
+fn finish_all(depth: usize, TxBatch { items, cache, .. }: &mut TxBatch) {
+    for item in items {
+        let Some(layer) = cache.bundle(item.bundle).layers.get(depth) else { continue };
+        if !layer.needs_finish() || item.sealer == Sealer::SegmentingDevice {
+            continue;
+        }
+        let (at, inner) = (item.at as usize, item.inner);
+        for (frame, len) in item.frames() {
+            headers::finish(&mut frame[at..at + len], layer, &inner);
         }
     }
 }

@@ -1,13 +1,13 @@
 //! Frames: room for each packet and all its headers. Single packets are framed in place, segments
 //! side by side in new buffers.
 
-use uxfrm_packet::{IpPacket, PacketBuf, Pool, SegmentPlan, Segments, SizeClass};
+use uxfrm_packet::{PacketBuf, Pool, SegmentPlan, Segments, SizeClass};
 
 use super::device::Sealer;
 use crate::DropReason;
 use crate::bundle::{Bundle, FrameLayout};
-use crate::datapath::context::BatchCtx;
-use crate::datapath::outbound::{Outbound, TxItem, narrow};
+use crate::datapath::context::BatchContext;
+use crate::datapath::outbound::{TxBatch, TxItem, narrow};
 use crate::esp::encap::{InnerInfo, OuterForm};
 
 /// Datagrams per burst (`UDP_MAX_SEGMENTS` of kernels before 6.9).
@@ -24,131 +24,77 @@ pub(crate) struct SegmentRange {
     last: usize,
 }
 
-impl Outbound {
-    /// Frames a packet, or each segment of a super-packet.
-    #[inline(always)]
-    pub(crate) fn place(
-        &mut self,
-        packet: PacketBuf,
-        plan: Option<&SegmentPlan>,
-        inner: InnerInfo,
-        (place, sealer): (u32, Sealer),
-        ctx: &mut BatchCtx<'_>,
-    ) {
-        let bundle = self.cache.bundle(place);
-        let len = plan.map_or(packet.len(), |plan| plan.len(0));
-        let Some(frame) = bundle.frame(len, &inner) else {
-            let count = plan.map_or(1, SegmentPlan::count);
-            return self.discard(packet, count, DropReason::OutNoRoom, ctx);
-        };
-        self.max_layers = self.max_layers.max(bundle.layers.len());
-        match plan {
-            None => match reframe_for(packet, frame, ctx.pool) {
-                Ok(packet) => {
-                    self.push_item(TxItem {
-                        sealer,
-                        ..TxItem::new(packet, place, frame, inner, len)
-                    });
-                }
-                Err(packet) => self.discard(packet, 1, DropReason::OutNoRoom, ctx),
-            },
-            Some(plan) => {
-                let first = self.items.len();
-                self.segment(packet, plan, frame, inner, place, ctx);
-                self.items[first..].iter_mut().for_each(|item| item.sealer = sealer);
+/// Frames a packet, or each segment of a super-packet.
+#[inline(always)]
+pub(crate) fn frame_packet(
+    packet: PacketBuf,
+    plan: Option<&SegmentPlan>,
+    inner: InnerInfo,
+    (place, sealer): (u32, Sealer),
+    tx: &mut TxBatch,
+    ctx: &mut BatchContext<'_>,
+) {
+    let bundle = tx.cache.bundle(place);
+    let len = plan.map_or(packet.len(), |plan| plan.len(0));
+    let Some(frame) = bundle.frame(len, &inner) else {
+        let count = plan.map_or(1, SegmentPlan::count);
+        return ctx.discard(packet, count, DropReason::OutNoRoom);
+    };
+    tx.max_layers = tx.max_layers.max(bundle.layers.len());
+    match plan {
+        None => match reframe_for(packet, frame, ctx.pool) {
+            Ok(packet) => {
+                tx.push_item(TxItem { sealer, ..TxItem::new(packet, place, frame, inner, len) });
             }
+            Err(packet) => ctx.discard(packet, 1, DropReason::OutNoRoom),
+        },
+        Some(plan) => {
+            let first = tx.items.len();
+            segment(packet, plan, frame, (inner, place), tx, ctx);
+            tx.items[first..].iter_mut().for_each(|item| item.sealer = sealer);
         }
-    }
-
-    /// Segments a super-packet straight into its frames.
-    fn segment(
-        &mut self,
-        packet: PacketBuf,
-        plan: &SegmentPlan,
-        frame: FrameLayout,
-        inner: InnerInfo,
-        place: u32,
-        ctx: &mut BatchCtx<'_>,
-    ) {
-        let first = self.items.len();
-        for cut in self.cache.bundle(place).segment_ranges(plan, frame, &inner) {
-            let count = u32::try_from(cut.count).unwrap_or(u32::MAX);
-            let last_len = narrow(plan.len(cut.from + cut.count - 1));
-            match cut.write(plan, &packet, ctx.pool) {
-                Some(train) => {
-                    // The last range may be one segment, shorter than the others.
-                    let item = TxItem::new(train, place, frame, inner, plan.len(cut.from));
-                    self.items.push(TxItem { count, last_len, ..item });
-                }
-                None => ctx.count_drop(&mut self.traffic, count.into(), DropReason::OutNoRoom),
-            }
-        }
-        ctx.pool.give(packet);
-        self.request_from(first);
-    }
-
-    /// A packet that leaves in plaintext; a super-packet is segmented all the same.
-    pub(crate) fn pass(
-        &mut self,
-        packet: PacketBuf,
-        plan: Option<&SegmentPlan>,
-        ctx: &mut BatchCtx<'_>,
-    ) {
-        let longest = plan.map_or(packet.len(), |plan| plan.len(0));
-        if longest > ctx.settings.plain_limit() {
-            return self.pass_too_big(packet, plan, ctx);
-        }
-        let Some(plan) = plan else {
-            self.traffic.sent += 1;
-            self.traffic.sent_bytes += packet.len() as u64;
-            return ctx.out.wire.push(packet);
-        };
-        let frame = FrameLayout { prefix: 0, total: plan.len(0) };
-        for cut in segment_ranges(plan, frame, MAX_BURST_BYTES / frame.total, |len| len) {
-            let Some(mut train) = cut.write(plan, &packet, ctx.pool) else {
-                ctx.count_drop(&mut self.traffic, cut.count as u64, DropReason::OutNoRoom);
-                continue;
-            };
-            train.segments = burst_of(cut.count, frame.total);
-            self.traffic.sent += cut.count as u64;
-            self.traffic.sent_bytes += train.len() as u64;
-            ctx.out.wire.push(train);
-        }
-        ctx.pool.give(packet);
     }
 }
 
-impl Outbound {
-    /// A plain packet above the network's MTU: its sender is told, or it is fragmented
-    /// (`net/ipv4/ip_output.c: ip_fragment`).
-    #[cold]
-    fn pass_too_big(
-        &mut self,
-        packet: PacketBuf,
-        plan: Option<&SegmentPlan>,
-        ctx: &mut BatchCtx<'_>,
-    ) {
-        let limit = ctx.settings.plain_limit();
-        let Ok(ip) = IpPacket::parse(packet.bytes()) else {
-            let count = plan.map_or(1, SegmentPlan::count);
-            return self.discard(packet, count, DropReason::OutMalformed, ctx);
-        };
-        let inner = InnerInfo::of(&ip);
-        match plan {
-            _ if ip.dont_fragment => self.reject_too_big(packet, plan, limit, ctx),
-            None => self.pass_fragmented(packet, limit, &inner, ctx),
-            Some(plan) => {
-                for k in 0..plan.count() {
-                    let frame = FrameLayout { prefix: 0, total: plan.len(k) };
-                    match SegmentRange::one(k, frame).write(plan, &packet, ctx.pool) {
-                        Some(segment) => self.pass_fragmented(segment, limit, &inner, ctx),
-                        None => ctx.count_drop(&mut self.traffic, 1, DropReason::OutNoRoom),
-                    }
-                }
-                ctx.pool.give(packet);
+/// Segments a super-packet straight into its frames.
+fn segment(
+    packet: PacketBuf,
+    plan: &SegmentPlan,
+    frame: FrameLayout,
+    (inner, place): (InnerInfo, u32),
+    tx: &mut TxBatch,
+    ctx: &mut BatchContext<'_>,
+) {
+    let first = tx.items.len();
+    for cut in tx.cache.bundle(place).segment_ranges(plan, frame, &inner) {
+        let count = u32::try_from(cut.count).unwrap_or(u32::MAX);
+        let last_len = narrow(plan.len(cut.from + cut.count - 1));
+        match cut.write(plan, &packet, ctx.pool) {
+            Some(train) => {
+                // The last range may be one segment, shorter than the others.
+                let item = TxItem::new(train, place, frame, inner, plan.len(cut.from));
+                tx.items.push(TxItem { count, last_len, ..item });
             }
+            None => ctx.count_drop(count.into(), DropReason::OutNoRoom),
         }
     }
+    ctx.pool.give(packet);
+    tx.request_from(first);
+}
+
+/// A super-packet that leaves in plaintext, in segments.
+pub(crate) fn pass_segments(packet: PacketBuf, plan: &SegmentPlan, ctx: &mut BatchContext<'_>) {
+    let frame = FrameLayout { prefix: 0, total: plan.len(0) };
+    for cut in segment_ranges(plan, frame, MAX_BURST_BYTES / frame.total, |len| len) {
+        let Some(mut train) = cut.write(plan, &packet, ctx.pool) else {
+            ctx.count_drop(cut.count as u64, DropReason::OutNoRoom);
+            continue;
+        };
+        train.segments = burst_of(cut.count, frame.total);
+        ctx.traffic.count_sent(cut.count as u64, train.len() as u64);
+        ctx.out.wire.push(train);
+    }
+    ctx.pool.give(packet);
 }
 
 impl Bundle {

@@ -1,11 +1,13 @@
 //! Stage 4: the verdict of the policies, and the bundle by which a packet leaves.
 
-use crate::bundle::{Deciding, Resolution};
-use crate::datapath::context::BatchCtx;
+use super::acquire_queue::acquire_optional;
+use crate::bundle::{BundleCache, Deciding, Resolution};
+use crate::datapath::context::BatchContext;
 use crate::flow_cache::CachedVerdict;
-use crate::{Action, Direction, DropReason, FlowKey, PolicyOutcome, Spi, VerdictId};
-
-use crate::datapath::outbound::Outbound;
+use crate::{
+    Action, Direction, DropReason, FlowKey, Moment, PolicyCache, PolicyOutcome, Settings, Spi,
+    VerdictId,
+};
 
 /// Verdict of the policies.
 pub(crate) enum Verdict {
@@ -16,12 +18,46 @@ pub(crate) enum Verdict {
     Wait,
 }
 
-impl Outbound {
+/// Packets with one verdict that are not yet counted for its policies.
+#[derive(Debug)]
+struct PolicyTally {
+    answer: VerdictId,
+    packets: u32,
+    bytes: u64,
+}
+
+/// Stages 3 and 4.
+#[derive(Debug)]
+pub(crate) struct PolicyDecider {
+    pub(in crate::datapath::outbound) policies: PolicyCache,
+    /// Packets not yet counted for their policies.
+    tally: Option<PolicyTally>,
+    /// The latest bundle that was found usable in this batch.
+    usable_bundle: Option<u32>,
+}
+
+impl PolicyDecider {
+    pub(crate) fn new(settings: &Settings) -> Self {
+        let policies = PolicyCache::new(settings.cache.outbound, settings.seed);
+        Self { policies, tally: None, usable_bundle: None }
+    }
+
+    /// Before a batch, once changed SAs have invalidated bundles.
+    #[inline(always)]
+    pub(crate) fn begin_batch(&mut self) {
+        self.usable_bundle = None;
+    }
+
     /// Stages 3 and 4 of a packet that is retried.
-    pub(crate) fn look_up_again(&mut self, flow: &FlowKey, ctx: &mut BatchCtx<'_>) -> Verdict {
+    pub(crate) fn look_up_again(
+        &mut self,
+        flow: &FlowKey,
+        cache: &mut BundleCache,
+        ctx: &mut BatchContext<'_>,
+    ) -> Verdict {
         let spd = &ctx.snapshot.spd;
         let answer = self.policies.lookup(spd, Direction::Out, flow, Spi(0));
-        self.decide(flow, CachedVerdict::without_bundle(answer), ctx)
+        self.decide(flow, CachedVerdict::without_bundle(answer), cache, ctx)
     }
 
     /// Stage 4.
@@ -30,7 +66,8 @@ impl Outbound {
         &mut self,
         flow: &FlowKey,
         known: CachedVerdict,
-        ctx: &mut BatchCtx<'_>,
+        cache: &mut BundleCache,
+        ctx: &mut BatchContext<'_>,
     ) -> Verdict {
         match known.verdict.outcome() {
             PolicyOutcome::Default => match ctx.snapshot.spd.defaults().outbound {
@@ -40,8 +77,8 @@ impl Outbound {
             PolicyOutcome::Block => Verdict::Drop(self.block_reason(known.verdict)),
             PolicyOutcome::Bypass => Verdict::Pass,
             PolicyOutcome::Protect => match known.bundle() {
-                Some(place) if self.is_usable(place, ctx) => Verdict::Bundle(place),
-                Some(_) | None => self.resolve(flow, known.verdict, ctx),
+                Some(place) if self.is_usable(place, cache, ctx.now) => Verdict::Bundle(place),
+                Some(_) | None => self.resolve(flow, known.verdict, cache, ctx),
             },
         }
     }
@@ -61,11 +98,11 @@ impl Outbound {
     /// Whether all SAs of a cached bundle are usable; remembers the latest, as consecutive packets
     /// often share it.
     #[inline(always)]
-    pub(crate) fn is_usable(&mut self, place: u32, ctx: &BatchCtx<'_>) -> bool {
+    pub(crate) fn is_usable(&mut self, place: u32, cache: &BundleCache, now: Moment) -> bool {
         if self.usable_bundle == Some(place) {
             return true;
         }
-        let works = self.cache.works(place, ctx.now);
+        let works = cache.works(place, now);
         if works {
             self.usable_bundle = Some(place);
         }
@@ -74,33 +111,56 @@ impl Outbound {
 
     /// Resolves a flow without cached bundle; bundles without layers are not cached.
     #[inline(never)]
-    fn resolve(&mut self, flow: &FlowKey, answer: VerdictId, ctx: &mut BatchCtx<'_>) -> Verdict {
+    fn resolve(
+        &mut self,
+        flow: &FlowKey,
+        answer: VerdictId,
+        cache: &mut BundleCache,
+        ctx: &mut BatchContext<'_>,
+    ) -> Verdict {
         let deciding: Deciding<'_> = self.policies.policies(answer).iter().collect();
         // Verdicts are invalidated before their policies go. Should one slip through, nothing
         // leaves in plaintext.
         if deciding.is_empty() {
             return Verdict::Drop(DropReason::OutNoState);
         }
-        let cache = &mut self.cache;
         let resolution = cache.resolve(ctx.snapshot, &deciding, flow, ctx.settings, ctx.now);
         drop(deciding);
-        match resolution {
-            Resolution::Bundle(place) => self.verdict(flow, answer, place),
+        let place = match resolution {
+            Resolution::Bundle(place) => place,
             Resolution::Asking(place) => {
-                self.acquire_optional(flow, ctx);
-                self.verdict(flow, answer, place)
+                acquire_optional(&cache.missing, flow, ctx);
+                place
             }
-            Resolution::Refused(reason) => Verdict::Drop(reason),
-            Resolution::Missing => Verdict::Wait,
-        }
-    }
-
-    /// Verdict of a resolved bundle, which is cached for the flow's next packets.
-    fn verdict(&mut self, flow: &FlowKey, answer: VerdictId, place: u32) -> Verdict {
-        if self.cache.bundle(place).layers.is_empty() {
+            Resolution::Refused(reason) => return Verdict::Drop(reason),
+            Resolution::Missing => return Verdict::Wait,
+        };
+        if cache.bundle(place).layers.is_empty() {
             return Verdict::Pass;
         }
         self.policies.set_bundle(flow, answer, place);
         Verdict::Bundle(place)
+    }
+
+    /// Counts packets for the policies of a verdict, consecutive ones together.
+    #[inline(always)]
+    pub(crate) fn tally_policy(&mut self, answer: VerdictId, packets: u32, bytes: u64) {
+        match &mut self.tally {
+            Some(tally) if tally.answer == answer => {
+                tally.packets += packets;
+                tally.bytes += bytes;
+            }
+            Some(_) | None => {
+                self.flush_tally();
+                self.tally = Some(PolicyTally { answer, packets, bytes });
+            }
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn flush_tally(&mut self) {
+        if let Some(PolicyTally { answer, packets, bytes }) = self.tally.take() {
+            self.policies.count(answer, packets, bytes);
+        }
     }
 }

@@ -1,0 +1,137 @@
+//! What the stages of the inbound path work on: the batch's packets and their SAs.
+
+use std::net::SocketAddr;
+use std::vec::Drain;
+
+use uxfrm_packet::{IpPacket, PacketBuf, Segments};
+
+use super::rx_cache::RxCache;
+use super::slow::device::DeviceMarks;
+use super::slow::item::{Fate, RxItem};
+use super::slow::policy_lookups::PolicyLookups;
+use super::{META_AHEAD, SealedEsp, deliver, narrow};
+use crate::datapath::context::BatchContext;
+use crate::{Direction, DropReason};
+
+/// The packets of a batch, and the SAs, which outlive it.
+#[derive(Debug)]
+pub(crate) struct RxBatch {
+    pub(super) items: Vec<RxItem>,
+    /// Buffers of the batch; `None` once delivered.
+    pub(super) buffers: Vec<Option<PacketBuf>>,
+    pub(super) marks: DeviceMarks,
+    /// SAs of this batch and of earlier ones.
+    pub(super) rx_cache: RxCache,
+    /// ESP packets to open in this round, in order of buffer and offset.
+    pub(super) sealed: Vec<SealedEsp>,
+    /// Set when a packet was moved to a new buffer; `sealed` must then be sorted.
+    pub(super) has_new_buffers: bool,
+    /// Packets whose UDP source differs from the SA's (NAT remapping), by item.
+    pub(super) nat_remaps: Vec<(u32, SocketAddr)>,
+    pub(super) lookups: PolicyLookups,
+}
+
+impl RxBatch {
+    pub(super) fn new() -> Self {
+        Self {
+            items: Vec::with_capacity(uxfrm_packet::BATCH),
+            buffers: Vec::with_capacity(uxfrm_packet::BATCH),
+            marks: DeviceMarks::default(),
+            rx_cache: RxCache::new(),
+            sealed: Vec::with_capacity(uxfrm_packet::BATCH),
+            has_new_buffers: false,
+            nat_remaps: Vec::new(),
+            lookups: PolicyLookups::default(),
+        }
+    }
+
+    /// Stage 1.
+    #[inline]
+    pub(super) fn receive(
+        &mut self,
+        rest: &mut Drain<'_, PacketBuf>,
+        most: usize,
+        ctx: &mut BatchContext<'_>,
+    ) {
+        let count = rest.len().min(most);
+        let packets = &rest.as_slice()[..count];
+        packets.iter().take(META_AHEAD).for_each(PacketBuf::prefetch);
+        self.items.reserve(packets.len());
+        let (first, mut bytes) = (self.items.len(), 0);
+        for (buffer, packet) in (0..).zip(packets) {
+            packets.get(buffer as usize + META_AHEAD).inspect(|packet| packet.prefetch());
+            packet.prefetch_bytes();
+            bytes += packet.len();
+            match packet.segments {
+                Segments::Burst { stride } if stride > 0 => {
+                    self.receive_burst(buffer, packet, stride);
+                }
+                Segments::Burst { .. }
+                | Segments::One
+                | Segments::Tcp { .. }
+                | Segments::Udp { .. } => {
+                    self.items.push(RxItem::new(buffer, 0, packet.len(), packet.mark));
+                }
+            }
+        }
+        self.buffers.extend(rest.take(count).map(Some));
+        ctx.traffic.count_received((self.items.len() - first) as u64, bytes as u64);
+    }
+
+    #[inline(never)]
+    fn receive_burst(&mut self, buffer: u32, train: &PacketBuf, stride: u16) {
+        for start in (0..train.len().max(1)).step_by(stride.into()) {
+            let len = usize::from(stride).min(train.len() - start);
+            self.items.push(RxItem::new(buffer, start, len, train.mark));
+        }
+    }
+
+    /// A packet without ESP.
+    #[inline(always)]
+    pub(super) fn plain(&mut self, place: usize, ip: &IpPacket, direction: Direction) -> Fate {
+        let Self { items, buffers, lookups, rx_cache, .. } = self;
+        let item = &mut items[place];
+        let buffer = buffers[item.buffer as usize].as_ref();
+        Fate::Plain(item.queue_lookup(ip, buffer, direction, rx_cache, lookups))
+    }
+
+    /// The item's packet in its own buffer: the current one if nothing else is in it, otherwise a
+    /// copy.
+    pub(super) fn take(&mut self, place: usize, ctx: &mut BatchContext<'_>) -> PacketBuf {
+        let item = &self.items[place];
+        let slot = &mut self.buffers[item.buffer as usize];
+        if slot.as_ref().is_some_and(|buffer| !deliver::is_burst(buffer))
+            && let Some(mut own) = slot.take()
+        {
+            own.pull(item.start as usize);
+            own.trim(item.len as usize);
+            return own;
+        }
+        let bytes = slot.as_ref().map(|buffer| item.bytes(buffer)).unwrap_or_default();
+        let mut copy = deliver::copy(bytes, ctx.pool);
+        if let Some(buffer) = slot {
+            (copy.mark, copy.if_id) = (buffer.mark, buffer.if_id);
+        }
+        copy
+    }
+
+    /// Moves an item to a new buffer.
+    pub(super) fn move_to_new_buffer(&mut self, place: usize, packet: PacketBuf) {
+        let item = &mut self.items[place];
+        (item.buffer, item.start, item.len) = (narrow(self.buffers.len()), 0, narrow(packet.len()));
+        self.buffers.push(Some(packet));
+        self.has_new_buffers = true;
+    }
+
+    pub(super) fn drop(&mut self, place: usize, reason: DropReason, ctx: &mut BatchContext<'_>) {
+        self.items[place].fate = Fate::Gone;
+        ctx.count_drop(1, reason);
+    }
+
+    /// Clears what belongs to these packets only.
+    pub(super) fn finish(&mut self) {
+        self.has_new_buffers = false;
+        self.rx_cache.finish();
+        self.nat_remaps.clear();
+    }
+}
