@@ -77,10 +77,7 @@ pub use lifetime::{LifetimeLimits, SoftHardLimit};
 pub use pmtu::IcmpRateLimit;
 pub use prefix::{Family, Prefix, PrefixError};
 pub use sa::aevent::{AeventCause, AeventState, AeventThresholds};
-pub use sa::config::{
-    ReplayConfig, SaConfig, SaExtraFlags, SaFlags, SaId, SaMove, SaTransform, UdpEncap,
-    UdpEncapKind,
-};
+pub use sa::config::{ReplayConfig, SaConfig, SaExtraFlags, SaFlags, SaId, SaMove, SaTransform};
 pub use sa::iv::IvPrefix;
 pub use sa::keepalive::{Keepalive, KeepaliveInterval};
 pub use sa::progress::{CarriedTraffic, SaHistory, SaProgress};
@@ -89,6 +86,7 @@ pub use sa::replay_store::{ReplayKeeper, ReplayStore};
 pub use sa::request::SaRequest;
 pub use sa::sequence::{Sequence, SequenceBlock};
 pub use sa::shared_config::SharedSaConfig;
+pub use sa::udp_encap::{UdpEncap, UdpEncapKind, UdpEncapProperties};
 pub use sa::usage::DeviceSaCounters;
 pub use sa::usage::{ChargeOutcome, Lifecycle, SaFailures, SaUsage};
 pub use sa::{Counters, EndedAt, Sa, UsageCounters};

@@ -248,7 +248,7 @@ fn in_transport_mode() {
 fn in_udp() {
     for outer in [Family::V4, Family::V6] {
         for mode in [Mode::Tunnel, Mode::Transport] {
-            for kind in [UdpEncapKind::Esp, UdpEncapKind::NonIke] {
+            for kind in UdpEncapKind::processed() {
                 for headers in [WireHeaders::Engine, WireHeaders::UdpSocket] {
                     let mut wrapping = IpsecSetup::new(mode, outer, outer);
                     wrapping.encap = Some(kind);

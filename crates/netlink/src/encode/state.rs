@@ -4,9 +4,7 @@
 use std::num::NonZeroU32;
 
 use uxfrm_crypto::KeyMaterial;
-use uxfrm_engine::{
-    Direction, KeepaliveInterval, Mark, Sa, SaTransform, SharedSaConfig, UdpEncap, UdpEncapKind,
-};
+use uxfrm_engine::{Direction, KeepaliveInterval, Mark, Sa, SaTransform, SharedSaConfig, UdpEncap};
 use zerocopy::IntoBytes as _;
 
 use super::common::{self, Calendar};
@@ -232,11 +230,7 @@ pub fn padded_name(name: &str) -> [u8; 64] {
 #[must_use]
 pub fn raw_encap(encap: &UdpEncap) -> RawEncap {
     RawEncap {
-        kind: match encap.kind {
-            UdpEncapKind::NonIke => 1,
-            UdpEncapKind::Esp => 2,
-            UdpEncapKind::Tcp => 7,
-        },
+        kind: encap.kind.properties().number,
         source_port: encap.source_port.into(),
         destination_port: encap.destination_port.into(),
         pad: 0,
