@@ -50,8 +50,8 @@ mod database;
 mod worker;
 
 pub use database::{
-    ChangeSet, Database, LinkDown, MetadataSupport, PolicyChange, StateCursor, Transaction,
-    UpdatedSa,
+    ChangeSet, Database, LinkDown, MetadataSupport, PolicyChange, StateCursor, Timeout,
+    Transaction, UpdatedSa,
 };
 pub use datapath::context::{Output, TrafficCounters};
 pub use datapath::outbound::WaitingPacket;
@@ -104,6 +104,6 @@ pub use spd::table::{DefaultActions, PolicyLookup, Spd};
 pub use spd::template::{Template, TemplateLevel};
 pub use spd::verdict::{PolicyOutcome, VerdictId};
 pub use stage_watch::{Stage, StageWatch};
-pub use stats::{DropCounts, Drops};
+pub use stats::{ByDirection, ByFamily, DropCounts, Drops};
 pub use time::Moment;
 pub use worker::Worker;
