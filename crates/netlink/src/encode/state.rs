@@ -13,7 +13,7 @@ use crate::{
     attribute::AttributeType,
     datagram::NetlinkDatagram,
     decode::{
-        common::{mode_number, protocol_number},
+        common::mode_number,
         replay::{self, ReplayForm},
     },
     layout::{
@@ -32,7 +32,7 @@ pub(crate) fn info(sa: &Sa, calendar: Calendar) -> RawSa {
         id: RawId {
             destination: raw(id.destination),
             spi: id.spi.0.into(),
-            protocol: protocol_number(id.protocol),
+            protocol: id.protocol.number(),
             pad: [0; 3],
         },
         source: raw(sa.source()),
@@ -68,7 +68,7 @@ pub(crate) fn id(sa: &Sa) -> RawSaId {
         destination: raw(id.destination),
         spi: id.spi.0.into(),
         family: family_number(sa.family()),
-        protocol: protocol_number(id.protocol),
+        protocol: id.protocol.number(),
         pad: 0,
     }
 }
