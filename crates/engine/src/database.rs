@@ -37,6 +37,7 @@ pub use change_set::{ChangeSet, PolicyChange, UpdatedSa};
 pub use devices::LinkDown;
 pub use metadata_support::MetadataSupport;
 pub use order::StateCursor;
+pub use timers::Timeout;
 
 /// The databases of states and policies. Sans-IO and single-threaded; workers read what it
 /// publishes.

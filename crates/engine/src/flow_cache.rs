@@ -34,7 +34,9 @@ use validity::ScopeEpochs;
 use verdicts::{VerdictTable, is_sub};
 
 use crate::spd::rules::{Best, policy_of, verdict_of};
-use crate::{Direction, FlowKey, Moment, PolicyEntry, PolicyKind, Sa, Spd, Spi, VerdictId};
+use crate::{
+    ByFamily, Direction, FlowKey, Moment, PolicyEntry, PolicyKind, Sa, Spd, Spi, VerdictId,
+};
 
 pub use counters::published::SharedCacheStats;
 pub(crate) use probe::FlowProbe;
@@ -427,17 +429,17 @@ impl PolicyCache {
     /// Statistics of both families together.
     #[must_use]
     pub fn stats(&self) -> CacheStats {
-        let [v4, v6] = self.stats_by_family();
+        let ByFamily { v4, v6 } = self.stats_by_family();
         v4.plus(v6)
     }
 
-    /// Statistics of IPv4 and IPv6.
+    /// Statistics of each family; the busier one has the memory that both share.
     #[must_use]
-    pub fn stats_by_family(&self) -> [CacheStats; 2] {
-        let mut families = [self.v4.stats(), self.v6.stats()];
-        let shared = usize::from(families[1].lookups() > families[0].lookups());
-        families[shared].bytes += self.memory_shared() as u64;
-        families
+    pub fn stats_by_family(&self) -> ByFamily<CacheStats> {
+        let (mut v4, mut v6) = (self.v4.stats(), self.v6.stats());
+        let busier = if v6.lookups() > v4.lookups() { &mut v6 } else { &mut v4 };
+        busier.bytes += self.memory_shared() as u64;
+        ByFamily { v4, v6 }
     }
 
     /// Bytes allocated.

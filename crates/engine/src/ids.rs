@@ -137,6 +137,31 @@ pub enum SaProtocol {
     Any,
 }
 
+impl SaProtocol {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Esp, Self::Ah, Self::Comp, Self::Route2, Self::Hao, Self::Any];
+
+    /// The IP protocol number; 255 (`IPSEC_PROTO_ANY`) for any.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Esp => 50,
+            Self::Ah => 51,
+            Self::Comp => 108,
+            Self::Route2 => 43,
+            Self::Hao => 60,
+            Self::Any => 255,
+        }
+    }
+
+    /// The protocol with this number.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|protocol| protocol.number() == number)
+    }
+}
+
 /// Mode of a state or template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Mode {

@@ -50,8 +50,8 @@ mod database;
 mod worker;
 
 pub use database::{
-    ChangeSet, Database, LinkDown, MetadataSupport, PolicyChange, StateCursor, Transaction,
-    UpdatedSa,
+    ChangeSet, Database, LinkDown, MetadataSupport, PolicyChange, StateCursor, Timeout,
+    Transaction, UpdatedSa,
 };
 pub use datapath::context::{Output, TrafficCounters};
 pub use datapath::outbound::WaitingPacket;
@@ -76,11 +76,11 @@ pub use ids::{Direction, Mode, Offload, OffloadKind, SaProtocol};
 pub use lifetime::{LifetimeLimits, SoftHardLimit};
 pub use pmtu::IcmpRateLimit;
 pub use prefix::{Family, Prefix, PrefixError};
+pub use sa::Sa;
 pub use sa::aevent::{AeventCause, AeventState, AeventThresholds};
-pub use sa::config::{
-    ReplayConfig, SaConfig, SaExtraFlags, SaFlags, SaId, SaMove, SaTransform, UdpEncap,
-    UdpEncapKind,
-};
+pub use sa::config::{ReplayConfig, SaConfig, SaExtraFlags, SaFlags, SaId, SaMove, SaTransform};
+pub use sa::counters::{Counters, UsageCounters};
+pub use sa::heir::EndedAt;
 pub use sa::iv::IvPrefix;
 pub use sa::keepalive::{Keepalive, KeepaliveInterval};
 pub use sa::progress::{CarriedTraffic, SaHistory, SaProgress};
@@ -89,9 +89,9 @@ pub use sa::replay_store::{ReplayKeeper, ReplayStore};
 pub use sa::request::SaRequest;
 pub use sa::sequence::{Sequence, SequenceBlock};
 pub use sa::shared_config::SharedSaConfig;
+pub use sa::udp_encap::{UdpEncap, UdpEncapKind, UdpEncapProperties};
 pub use sa::usage::DeviceSaCounters;
 pub use sa::usage::{ChargeOutcome, Lifecycle, SaFailures, SaUsage};
-pub use sa::{Counters, EndedAt, Sa, UsageCounters};
 pub use sad::{OutboundQuery, Sad};
 pub use selector::{PortMask, Selector};
 pub use settings::{AcquireQueueLimits, HostAddresses, HostPort, Settings, UdpSuper, WireHeaders};
@@ -106,6 +106,6 @@ pub use spd::table::{DefaultActions, PolicyLookup, Spd};
 pub use spd::template::{Template, TemplateLevel};
 pub use spd::verdict::{PolicyOutcome, VerdictId};
 pub use stage_watch::{Stage, StageWatch};
-pub use stats::{DropCounts, Drops};
+pub use stats::{ByDirection, ByFamily, DropCounts, Drops};
 pub use time::Moment;
 pub use worker::Worker;

@@ -9,6 +9,24 @@ use crossbeam_utils::CachePadded;
 
 use crate::{DropReason, XfrmCounter};
 
+/// A value for each direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ByDirection<T> {
+    /// Encapsulation.
+    pub outbound: T,
+    /// Decapsulation.
+    pub inbound: T,
+}
+
+/// A value for each address family.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ByFamily<T> {
+    /// IPv4.
+    pub v4: T,
+    /// IPv6.
+    pub v6: T,
+}
+
 /// One worker's drops by reason. One thread writes, any may read.
 #[derive(Debug)]
 pub struct Drops(CachePadded<[AtomicU64; DropReason::ALL.len()]>);

@@ -15,7 +15,7 @@ use crate::datapath::inbound::Inbound;
 use crate::datapath::outbound::{Outbound, WaitingPacket};
 use crate::settings::Settings;
 use crate::{
-    CacheStats, Direction, Drops, Event, HostView, Moment, Published, ReceivedPacket,
+    ByDirection, CacheStats, Direction, Drops, Event, HostView, Moment, Published, ReceivedPacket,
     SharedCacheStats, Snapshot, StageWatch, min_path_mtu,
 };
 
@@ -142,7 +142,8 @@ impl Worker {
         self.outbound.release_stale(snapshot);
         self.inbound.release_stale(snapshot);
         let (outbound, inbound) = (self.outbound.policies(), self.inbound.policies());
-        self.cache_counts.write([outbound.stats_by_family(), inbound.stats_by_family()]);
+        let (outbound, inbound) = (outbound.stats_by_family(), inbound.stats_by_family());
+        self.cache_counts.write(ByDirection { outbound, inbound });
     }
 
     /// Flushes deferred counters: those of policies, which a worker with single packets charges
@@ -215,10 +216,11 @@ impl Worker {
         self.outward
     }
 
-    /// Statistics of the flow caches, outbound and inbound.
+    /// Statistics of the flow caches.
     #[must_use]
-    pub fn caches(&self) -> [CacheStats; 2] {
-        [self.outbound.policies().stats(), self.inbound.policies().stats()]
+    pub fn caches(&self) -> ByDirection<CacheStats> {
+        let (outbound, inbound) = (self.outbound.policies(), self.inbound.policies());
+        ByDirection { outbound: outbound.stats(), inbound: inbound.stats() }
     }
 
     /// Statistics of the flow caches as of the latest [`Worker::refresh`], for any thread.

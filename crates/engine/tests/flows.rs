@@ -45,7 +45,7 @@ fn key(policy: &Policy) -> PolicyKey {
 }
 
 fn outward(gateway: &TestGateway) -> CacheStats {
-    gateway.worker.caches()[0]
+    gateway.worker.caches().outbound
 }
 
 /// The right gateway's SA and policies change under a flow that is cached as passing.
@@ -115,7 +115,7 @@ fn sas_between_same_addresses_are_distinguished() {
         assert_eq!(pair.right.inbound(vec![old]).len(), 1);
         assert_eq!(pair.right.inbound(vec![new]).len(), 1);
     }
-    let inward = pair.right.worker.caches()[1];
+    let inward = pair.right.worker.caches().inbound;
     assert_eq!((inward.entries, inward.hits), (2, 8), "one flow by two SPIs");
     pair.assert_accounts();
 }
@@ -208,7 +208,7 @@ fn plain_datagrams_are_cached() {
             assert_eq!(right.inbound(vec![plain]).len(), 1);
         }
     }
-    let inward = right.worker.caches()[1];
+    let inward = right.worker.caches().inbound;
     assert_eq!((inward.entries, inward.misses, inward.hits), (2, 4, 8));
     right.assert_packets_accounted();
 }
@@ -278,7 +278,7 @@ fn the_same_addresses_in_two_directions_are_two_flows() {
             }
         }
     }
-    assert_eq!(right.worker.caches()[1].entries, 2);
+    assert_eq!(right.worker.caches().inbound.entries, 2);
 }
 
 /// A sub policy that allows leaves the decision to the main one, for cached flows too.
@@ -541,8 +541,8 @@ fn caches_change_no_result() {
                     _ => twins.send(),
                 }
             }
-            let hits = twins.cached.left.worker.caches()[0].hits;
-            let inward = twins.cached.right.worker.caches()[1].hits;
+            let hits = twins.cached.left.worker.caches().outbound.hits;
+            let inward = twins.cached.right.worker.caches().inbound.hits;
             let enough = !seed.is_multiple_of(2) || (hits > 300 && inward > 30);
             assert!(enough, "{hits} and {inward} hits: not much of a test");
             assert_eq!(outward(&twins.plain.left).hits, 0);

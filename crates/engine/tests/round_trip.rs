@@ -103,7 +103,7 @@ fn every_header_form_and_transform_round_trips() {
 #[test]
 fn esp_in_udp_round_trips() {
     for (mode, inner, outer) in shapes() {
-        for kind in [UdpEncapKind::Esp, UdpEncapKind::NonIke] {
+        for kind in UdpEncapKind::processed() {
             for headers in [WireHeaders::Engine, WireHeaders::UdpSocket] {
                 let mut wrapping = IpsecSetup::new(mode, inner, outer);
                 wrapping.encap = Some(kind);

@@ -4,18 +4,18 @@ use std::net::IpAddr;
 
 use uxfrm_cli_grammar::{self as words, Cursor, is_abbreviation};
 use uxfrm_packet::{Protocol, Version};
+use uxfrm_tunnel::config::UdpFraming;
 use uxfrm_tunnel::{PortRequest, ports::ZeroChecksum6};
 
 use crate::Error;
+use crate::help::FOU_OPTIONS;
 use crate::values::{Values as _, is_v6};
 
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
-const DIRECT: u8 = 1;
-const GUE: u8 = 2;
+const DIRECT: u8 = UdpFraming::Fou.properties().number;
 
 const COMMANDS: &str = "add, del or show";
-const OPTIONS: &str = "port, ipproto, gue, peer, peer_port, local, dev, -6 or noudp6zerocsumrx";
 
 /// What is to be done with a receive port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +63,6 @@ fn options(cursor: &mut Cursor<'_, '_>, version: Version) -> Result<FouPort, Err
         match word {
             "port" => (request.port, has_port) = (port(cursor)?, true),
             "ipproto" => request.protocol = protocol(cursor)?,
-            "gue" => request.kind = GUE,
             "peer" => ends[1] = cursor.address("an address")?,
             "peer_port" => request.peer_port = Some(port(cursor)?),
             "local" => ends[0] = cursor.address("an address")?,
@@ -71,7 +70,13 @@ fn options(cursor: &mut Cursor<'_, '_>, version: Version) -> Result<FouPort, Err
             "-6" => version = Version::V6,
             "udp6zerocsumrx" => request.zero_checksum6 = ZeroChecksum6::Allow,
             "noudp6zerocsumrx" => request.zero_checksum6 = ZeroChecksum6::Refuse,
-            _ => return Err(words::Error::option(word, OPTIONS).into()),
+            _ => {
+                let framing = UdpFraming::from_word(word).map(UdpFraming::properties);
+                request.kind = match framing.filter(|framing| framing.names_protocol) {
+                    Some(framing) => framing.number,
+                    None => return Err(words::Error::option(word, FOU_OPTIONS).into()),
+                };
+            }
         }
     }
     if !has_port {

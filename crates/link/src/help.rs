@@ -2,6 +2,13 @@
 
 use uxfrm_cli_grammar::{WordAndValue, completion, is_abbreviation, page, takes_value, words_of};
 use uxfrm_tunnel::TunnelKind;
+use uxfrm_tunnel::config::UdpFraming;
+
+/// `encap` of a tunnel, for errors.
+pub(crate) const ENCAPS: &str = "fou, gue or none";
+/// Options of `fou`, for errors.
+pub(crate) const FOU_OPTIONS: &str =
+    "port, ipproto, gue, peer, peer_port, local, dev, -6 or noudp6zerocsumrx";
 
 const FOU_COMMANDS: [WordAndValue; 3] = [("add", "OPTIONS"), ("delete", "OPTIONS"), ("show", "")];
 const FOU: [WordAndValue; 10] = [
@@ -179,7 +186,10 @@ fn of_tunnel(rest: &[&str], last: &str, interfaces: &[String]) -> Vec<String> {
         (None, _) => words_of(&LINK),
         (Some(_), None) => kinds(),
         (Some(_), Some(kind)) => match last {
-            "encap" => named(&["fou", "gue", "none"]),
+            "encap" => {
+                let framings = UdpFraming::ALL.iter().map(|framing| framing.properties().word);
+                named(&framings.chain(["none"]).collect::<Vec<_>>())
+            }
             "encap-sport" => named(&["auto"]),
             "mode" => named(modes(kind)),
             "ttl" | "hoplimit" | "tos" | "tclass" | "flowlabel" => named(&["inherit"]),

@@ -14,8 +14,6 @@ use crate::json::{Json, Members};
 
 /// `AF_INET6`
 pub(crate) const INET6: u8 = 10;
-/// `FOU_ENCAP_GUE`
-pub(crate) const GUE: u8 = 2;
 
 /// Local address and peer of a port; none where it is any.
 pub(crate) fn ends(port: &PortAttributes) -> (Option<IpAddr>, Option<IpAddr>) {
@@ -25,6 +23,12 @@ pub(crate) fn ends(port: &PortAttributes) -> (Option<IpAddr>, Option<IpAddr>) {
     } else {
         (said(port.local4.map(IpAddr::V4)), said(port.peer4.map(IpAddr::V4)))
     }
+}
+
+/// The word of a port whose datagrams name their protocol.
+pub(crate) fn framing(port: &PortAttributes) -> Option<&'static str> {
+    let framing = UdpFraming::from_number(port.kind?.into())?.properties();
+    framing.names_protocol.then_some(framing.word)
 }
 
 /// The index of a port's device; none where it is any.
@@ -197,10 +201,7 @@ fn six_rd(config: &TunnelConfig, info: &mut Info) {
 
 /// `ip/tunnel.c: tnl_print_encap`
 fn encap(udp: TunnelUdpEncap, info: &mut Info) {
-    let framing = match udp.framing {
-        UdpFraming::Fou => "fou",
-        UdpFraming::Gue => "gue",
-    };
+    let framing = udp.framing.properties().word;
     let (source, port) = match udp.source_port {
         SourcePort::Auto => ("auto".to_owned(), 0),
         SourcePort::Fixed(port) => (port.to_string(), port.get()),

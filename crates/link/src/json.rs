@@ -78,8 +78,8 @@ pub fn port(port: &PortAttributes, counted: ShowCounters, device: impl Fn(u32) -
     if let Some(number) = port.port {
         object.put("port", Json::number(number));
     }
-    match (port.kind, port.protocol) {
-        (Some(info::GUE), _) => object.put("gue", Json::Null),
+    match (info::framing(port), port.protocol) {
+        (Some(word), _) => object.put(word, Json::Null),
         (_, Some(protocol)) => object.put("ipproto", Json::number(protocol)),
         (_, None) => {}
     }

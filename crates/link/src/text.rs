@@ -31,8 +31,8 @@ pub fn port(
     if let Some(number) = port.port {
         let _ = write!(text, "port {number}");
     }
-    match (port.kind, port.protocol) {
-        (Some(info::GUE), _) => text += " gue",
+    match (info::framing(port), port.protocol) {
+        (Some(word), _) => drop(write!(text, " {word}")),
         (_, Some(protocol)) => drop(write!(text, " ipproto {protocol}")),
         (_, None) => {}
     }

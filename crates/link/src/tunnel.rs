@@ -13,6 +13,7 @@ use uxfrm_tunnel::config::{
 use uxfrm_tunnel::{SixRd, TunnelConfig, TunnelKind};
 
 use crate::Error;
+use crate::help::ENCAPS;
 use crate::values::Values as _;
 
 const PLACEHOLDER: NonZeroU16 = NonZeroU16::MAX;
@@ -193,12 +194,12 @@ impl TunnelOptions {
 }
 
 fn framing(cursor: &mut Cursor<'_, '_>) -> Result<Option<UdpFraming>, words::Error> {
-    match cursor.next("fou, gue or none")? {
-        "fou" => Ok(Some(UdpFraming::Fou)),
-        "gue" => Ok(Some(UdpFraming::Gue)),
-        "none" => Ok(None),
-        word => Err(words::Error::argument(word, "fou, gue or none")),
+    let word = cursor.next(ENCAPS)?;
+    let framing = UdpFraming::from_word(word);
+    if framing.is_none() && word != "none" {
+        return Err(words::Error::argument(word, ENCAPS));
     }
+    Ok(framing)
 }
 
 fn port(cursor: &mut Cursor<'_, '_>) -> Result<NonZeroU16, words::Error> {

@@ -9,7 +9,7 @@ mod request;
 
 pub use crate::{
     address::{INET, INET6, RawAddress, address, family, family_number, matches, raw},
-    decode::common::{mode_number, protocol_number},
+    decode::common::mode_number,
     encode::{
         common::{limits, policy_direction, selector},
         policy::{action_number, default_number, kind_number, template},

@@ -5,8 +5,10 @@ use crate::{Protocol, ipv4};
 /// Flow key of a whole TCP or UDP packet over IPv4 without options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv4FlowKey {
-    /// Source and destination address in network byte order.
-    pub ends: [u32; 2],
+    /// Source address in network byte order.
+    pub source: u32,
+    /// Destination address in network byte order.
+    pub destination: u32,
     /// Source port in the upper half, destination port in the lower.
     pub ports: u32,
     /// TCP or UDP.
@@ -36,7 +38,8 @@ impl Ipv4FlowKey {
         let has_ports = matches!(protocol, Protocol::TCP | Protocol::UDP);
         let is_whole = start & FIRST == WHOLE && (LEN..=bytes.len()).contains(&len);
         (has_ports && is_whole).then_some(Self {
-            ends: [3, 4].map(|at| u32::from_ne_bytes(words[at])),
+            source: u32::from_ne_bytes(words[3]),
+            destination: u32::from_ne_bytes(words[4]),
             ports: u32::from_be_bytes(words[5]),
             protocol,
             len,
@@ -74,7 +77,8 @@ mod tests {
             let words = Ipv4FlowKey::of(&bytes);
             prop_assert_eq!(words.is_some(), parsed.is_some());
             if let (Some(words), Some(ip)) = (words, parsed) {
-                let ends = words.ends.map(|end| IpAddr::V4(end.to_ne_bytes().into()));
+                let address = |word: u32| IpAddr::V4(word.to_ne_bytes().into());
+                let ends = [words.source, words.destination].map(address);
                 let FlowPorts { source, destination } = FlowPorts::of(&ip, &bytes);
                 prop_assert_eq!(ends, [ip.source, ip.destination]);
                 prop_assert_eq!(words.ports, u32::from(source) << 16 | u32::from(destination));

@@ -6,6 +6,7 @@ use std::num::NonZeroU16;
 use uxfrm_packet::{Protocol, Version};
 
 use crate::SixRd;
+pub use crate::udp_framing::{UdpFraming, UdpFramingProperties};
 
 /// The kind of a tunnel, by iproute2's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -146,15 +147,6 @@ pub struct GreOptions {
     pub sequence: GreField,
     /// `icsum`, `ocsum`: a checksum over header and payload.
     pub checksum: GreField,
-}
-
-/// Framing between UDP header and payload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UdpFraming {
-    /// Nothing: `encap fou`.
-    Fou,
-    /// A GUE header of variant 0: `encap gue`.
-    Gue,
 }
 
 /// Origin of the UDP source port.

@@ -7,9 +7,8 @@ use uxfrm_packet::udp::{self, UdpHeader};
 use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Protocol};
 use zerocopy::IntoBytes;
 
-use crate::config::{TunnelUdpEncap, UdpChecksum, UdpFraming};
+use crate::config::{RemoteOffload, TunnelUdpEncap, UdpChecksum};
 use crate::encapsulate::{Egress, ends};
-use crate::gue::{self, Gue};
 use crate::outer::{narrow, push};
 use crate::udp_decap::{finish_header, next_header_at};
 use crate::{DropReason, FlowHash};
@@ -36,11 +35,7 @@ pub fn wrap(
     }
     let next_at = next_header_at(&ip, packet.bytes()).ok_or(DropReason::OutMalformed)?;
     packet.trim(ip.total_len);
-    let gue_len = match encap.framing {
-        UdpFraming::Fou => 0,
-        UdpFraming::Gue => gue::HEADER_LEN,
-    };
-    let inserted = udp::HEADER_LEN + gue_len;
+    let inserted = udp::HEADER_LEN + encap.framing.header_len(RemoteOffload::Off);
     let udp_len = narrow(ip.total_len - ip.header_len + inserted)?;
     narrow(ip.total_len + inserted)?;
     push(packet, inserted)?;
@@ -48,10 +43,8 @@ pub fn wrap(
     bytes.copy_within(inserted..inserted + ip.header_len, 0);
     bytes[next_at] = Protocol::UDP.0;
     let (_, datagram) = bytes.split_at_mut(ip.header_len);
-    if encap.framing == UdpFraming::Gue {
-        let written = Gue::plain(ip.protocol).write(&mut datagram[udp::HEADER_LEN..]);
-        written.ok_or(DropReason::OutNoRoom)?;
-    }
+    let written = encap.framing.write(&mut datagram[udp::HEADER_LEN..], ip.protocol, None);
+    written.ok_or(DropReason::OutNoRoom)?;
     let ends = ends(encap, ip.version, flow, egress);
     let mut header = UdpHeader {
         source: ends.source.into(),

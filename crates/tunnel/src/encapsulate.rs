@@ -16,14 +16,12 @@ use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Version, ipv6};
 
 use crate::config::{
     FlowLabel, GreField, HeaderByte, PathMtuDiscovery, RemoteOffload, SourcePort, TunnelConfig,
-    TunnelKind, TunnelUdpEncap, UdpFraming,
+    TunnelKind, TunnelUdpEncap,
 };
-use crate::gue::{Gue, RemoteChecksum};
+use crate::gue::RemoteChecksum;
 use crate::outer::{UdpEnds, push};
 use crate::tunnel::{IPV4_LEAST, gre_len};
-use crate::{
-    DropReason, FlowHash, HashSeed, Message, Outer, Tunnel, ecn, encap_limit, gue, nesting,
-};
+use crate::{DropReason, FlowHash, HashSeed, Message, Outer, Tunnel, ecn, encap_limit, nesting};
 
 /// Outgoing path of a tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,7 +124,7 @@ impl Tunnel {
 
     /// Length of GUE and GRE headers.
     pub(crate) fn frame_len(&self, pending_checksum: Option<RemoteChecksum>) -> usize {
-        self.gue_len(pending_checksum)
+        self.framing_len(pending_checksum)
             + if self.config().kind.is_gre() { gre_len(self.config()) } else { 0 }
     }
 
@@ -138,30 +136,23 @@ impl Tunnel {
         pending_checksum: Option<RemoteChecksum>,
     ) -> Result<(), DropReason> {
         let no_room = DropReason::OutNoRoom;
-        let gue_len = self.gue_len(pending_checksum);
-        let (front, behind) = out.split_at_mut_checked(gue_len).ok_or(no_room)?;
+        let framing_len = self.framing_len(pending_checksum);
+        let (front, behind) = out.split_at_mut_checked(framing_len).ok_or(no_room)?;
         // 9
         if self.config().kind.is_gre() {
             self.write_gre(behind, plan.version).ok_or(no_room)?;
         }
         // 10
-        if gue_len > 0 {
-            let protocol = plan.outer.protocol;
-            let gue = match pending_checksum {
-                Some(checksum) => Gue::with_checksum(protocol, checksum),
-                None => Gue::plain(protocol),
-            };
-            gue.write(front).ok_or(no_room)?;
+        if let Some(encap) = self.config().udp {
+            let written = encap.framing.write(front, plan.outer.protocol, pending_checksum);
+            written.ok_or(no_room)?;
         }
         Ok(())
     }
 
-    fn gue_len(&self, pending_checksum: Option<RemoteChecksum>) -> usize {
-        match self.config().udp.map(|encap| encap.framing) {
-            Some(UdpFraming::Gue) if pending_checksum.is_some() => gue::REMOTE_CHECKSUM_LEN,
-            Some(UdpFraming::Gue) => gue::HEADER_LEN,
-            Some(UdpFraming::Fou) | None => 0,
-        }
+    fn framing_len(&self, pending_checksum: Option<RemoteChecksum>) -> usize {
+        let remote = pending_checksum.map_or(RemoteOffload::Off, |_| RemoteOffload::On);
+        self.config().udp.map_or(0, |encap| encap.framing.header_len(remote))
     }
 
     /// GUE's private field for an open checksum that the other end can complete.

@@ -20,8 +20,7 @@ use uxfrm_packet::udp::{self, UdpHeader};
 use uxfrm_packet::{IpPacket, PacketBuf, Pool, Protocol};
 use zerocopy::FromBytes;
 
-use crate::config::{TunnelConfig, UdpFraming};
-use crate::gue::Gue;
+use crate::config::TunnelConfig;
 use crate::icmp_quote::Quoted;
 use crate::{DropReason, Message, Tunnel, Tunnels};
 
@@ -160,15 +159,12 @@ fn behind_udp<'q>(config: &TunnelConfig, quoted: &Quoted<'q>) -> Option<QuotedPa
     {
         return None;
     }
-    match encap.framing {
-        UdpFraming::Fou if config.kind.is_gre() => Some((Some(Protocol::GRE), Some(payload))),
-        UdpFraming::Fou => Some((None, Some(payload))),
-        UdpFraming::Gue => match Gue::parse(payload) {
-            Ok(gue) => Some((Some(gue.protocol), payload.get(gue.header_len..))),
-            // Truncated: addresses and port must do.
-            Err(DropReason::InGueTruncated) => Some((None, None)),
-            Err(_) => None,
-        },
+    let direct = config.kind.is_gre().then_some(Protocol::GRE);
+    match encap.framing.parse(payload) {
+        Ok(framing) => Some((framing.protocol.or(direct), payload.get(framing.len..))),
+        // Truncated: addresses and port must do.
+        Err(reason) if encap.framing.truncation() == Some(reason) => Some((None, None)),
+        Err(_) => None,
     }
 }
 
@@ -188,7 +184,7 @@ mod tests {
     use uxfrm_testkit::packets;
 
     use super::*;
-    use crate::config::{TunnelKind, TunnelUdpEncap};
+    use crate::config::{TunnelKind, TunnelUdpEncap, UdpFraming};
     use crate::{ALL_PORTS, Egress, HashSeed};
 
     fn tunnels() -> Tunnels {

@@ -40,6 +40,7 @@ mod sixrd;
 mod tunnel;
 mod tunnels;
 mod udp_decap;
+mod udp_framing;
 
 pub use config::{TunnelConfig, TunnelKind};
 pub use decapsulate::{Decapsulated, Decapsulation};

@@ -10,8 +10,7 @@ use uxfrm_packet::udp::{self, UdpHeader};
 use uxfrm_packet::{IpPacket, Protocol, ethernet::EtherType, gre::Gre};
 use zerocopy::FromBytes;
 
-use crate::config::{TunnelConfig, UdpFraming};
-use crate::gue::Gue;
+use crate::config::TunnelConfig;
 use crate::{DropReason, Tunnel};
 
 /// Most tunnels around one packet: the kernel's recursion limit.
@@ -69,14 +68,9 @@ fn in_udp<'a>(upper: &'a [u8], config: &TunnelConfig) -> Option<(Protocol, &'a [
     if header.destination.get() != encap.destination_port.get() {
         return None;
     }
-    match encap.framing {
-        UdpFraming::Fou if config.kind.is_gre() => Some((Protocol::GRE, payload)),
-        UdpFraming::Fou => Some((Protocol::IPIP, payload)),
-        UdpFraming::Gue => {
-            let gue = Gue::parse(payload).ok()?;
-            Some((gue.protocol, payload.get(gue.header_len..)?))
-        }
-    }
+    let direct = if config.kind.is_gre() { Protocol::GRE } else { Protocol::IPIP };
+    let framing = encap.framing.parse(payload).ok()?;
+    Some((framing.protocol.unwrap_or(direct), payload.get(framing.len..)?))
 }
 
 fn is_own(ip: &IpPacket, layer: &EncapLayer<'_>, config: &TunnelConfig) -> bool {

@@ -13,16 +13,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use uxfrm_packet::{Protocol, Version};
 
+use crate::config::UdpFraming;
 use crate::{Error, TunnelConfig};
 
 /// `AF_INET`.
 const AF_INET: u8 = 2;
 /// `AF_INET6`.
 const AF_INET6: u8 = 10;
-/// `FOU_ENCAP_DIRECT`.
-const DIRECT: u8 = 1;
-/// `FOU_ENCAP_GUE`.
-const GUE: u8 = 2;
 
 /// A request for a port: the attributes of `FOU_CMD_…`, unchecked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,8 +72,8 @@ pub struct PortIdentity {
 pub enum Encapsulation {
     /// What follows the UDP header is of this protocol: never 0.
     Direct(Protocol),
-    /// A GUE header follows.
-    Gue(RemoteChecksumMode),
+    /// A header follows that names the protocol.
+    Framed(UdpFraming, RemoteChecksumMode),
 }
 
 /// Treatment of remote checksum offload.
@@ -122,12 +119,18 @@ impl DecapPort {
         if identity.port == 0 {
             return Err(Error::PortZero);
         }
-        let encapsulation = match (request.kind, request.protocol) {
-            (DIRECT, 0) => return Err(Error::PortProtocol),
-            (DIRECT, protocol) => Encapsulation::Direct(Protocol(protocol)),
-            (GUE, _) if request.remcsum_nopartial => Encapsulation::Gue(RemoteChecksumMode::Filled),
-            (GUE, _) => Encapsulation::Gue(RemoteChecksumMode::Partial),
-            _ => return Err(Error::PortType),
+        let framing = UdpFraming::from_number(request.kind.into()).ok_or(Error::PortType)?;
+        let encapsulation = match request.protocol {
+            _ if framing.properties().names_protocol => Encapsulation::Framed(
+                framing,
+                if request.remcsum_nopartial {
+                    RemoteChecksumMode::Filled
+                } else {
+                    RemoteChecksumMode::Partial
+                },
+            ),
+            0 => return Err(Error::PortProtocol),
+            protocol => Encapsulation::Direct(Protocol(protocol)),
         };
         Ok(Self { identity, encapsulation, zero_checksum6: request.zero_checksum6 })
     }
@@ -136,9 +139,9 @@ impl DecapPort {
     #[must_use]
     pub fn request(&self) -> PortRequest {
         let PortIdentity { version, port, peer_port, device, local, peer } = self.identity;
-        let (kind, protocol) = match self.encapsulation {
-            Encapsulation::Direct(protocol) => (DIRECT, protocol.0),
-            Encapsulation::Gue(_) => (GUE, 0),
+        let (framing, protocol, mode) = match self.encapsulation {
+            Encapsulation::Direct(protocol) => (UdpFraming::Fou, protocol.0, None),
+            Encapsulation::Framed(framing, mode) => (framing, 0, Some(mode)),
         };
         let mut request = PortRequest {
             family: Some(match version {
@@ -147,8 +150,8 @@ impl DecapPort {
             }),
             port,
             protocol,
-            kind,
-            remcsum_nopartial: self.encapsulation == Encapsulation::Gue(RemoteChecksumMode::Filled),
+            kind: framing.properties().number,
+            remcsum_nopartial: mode == Some(RemoteChecksumMode::Filled),
             zero_checksum6: self.zero_checksum6,
             peer_port: Some(peer_port),
             device: Some(device),
@@ -307,6 +310,9 @@ impl DecapPorts {
 mod tests {
     use super::*;
 
+    const DIRECT: u8 = UdpFraming::Fou.properties().number;
+    const GUE: u8 = UdpFraming::Gue.properties().number;
+
     fn request(port: u16) -> PortRequest {
         PortRequest { port, kind: DIRECT, protocol: 4, ..PortRequest::default() }
     }
@@ -326,7 +332,7 @@ mod tests {
             assert_eq!(DecapPort::of(&request).map_err(Error::errno), Err(errno), "{request:?}");
         }
         let gue = PortRequest { kind: GUE, protocol: 0, ..request(5) };
-        let encapsulation = Encapsulation::Gue(RemoteChecksumMode::Partial);
+        let encapsulation = Encapsulation::Framed(UdpFraming::Gue, RemoteChecksumMode::Partial);
         assert_eq!(DecapPort::of(&gue).unwrap().encapsulation, encapsulation);
         // An address of the other family is ignored.
         let other = PortRequest { peer6: Some(Ipv6Addr::LOCALHOST), ..request(5) };

@@ -7,9 +7,8 @@ use uxfrm_packet::{Version, gre, ipv4, ipv6, udp};
 
 use crate::config::{
     CarriedVersions, GreField, InnerDf, PathMtuDiscovery, RemoteOffload, TunnelConfig, TunnelKind,
-    UdpFraming,
 };
-use crate::{Error, SixRd, gue};
+use crate::{Error, SixRd};
 
 /// Bytes of a destination options header with the tunnel encapsulation limit (RFC 2473 §4.1.1).
 pub(crate) const LIMIT_LEN: usize = 8;
@@ -136,7 +135,10 @@ fn check(config: &TunnelConfig) -> Result<(), Error> {
         return Err(Error::IgnoreDf);
     }
     match config.udp {
-        Some(udp) if udp.framing == UdpFraming::Fou && udp.remote_checksum == RemoteOffload::On => {
+        Some(udp)
+            if udp.remote_checksum == RemoteOffload::On
+                && !udp.framing.properties().has_remote_checksum =>
+        {
             Err(Error::RemoteChecksum)
         }
         Some(_) | None => Ok(()),
@@ -149,14 +151,9 @@ fn overhead(config: &TunnelConfig) -> usize {
         Version::V4 => ipv4::HEADER_LEN,
         Version::V6 => ipv6::HEADER_LEN + config.encap_limit.map_or(0, |_| LIMIT_LEN),
     };
-    let encap = config.udp.map_or(0, |encap| {
-        udp::HEADER_LEN
-            + match (encap.framing, encap.remote_checksum) {
-                (UdpFraming::Fou, _) => 0,
-                (UdpFraming::Gue, RemoteOffload::Off) => gue::HEADER_LEN,
-                (UdpFraming::Gue, RemoteOffload::On) => gue::REMOTE_CHECKSUM_LEN,
-            }
-    });
+    let encap = config
+        .udp
+        .map_or(0, |encap| udp::HEADER_LEN + encap.framing.header_len(encap.remote_checksum));
     outer + encap + if config.kind.is_gre() { gre_len(config) } else { 0 }
 }
 
@@ -176,6 +173,7 @@ mod tests {
 
     use super::*;
     use crate::config::TunnelUdpEncap;
+    use crate::config::UdpFraming;
 
     fn ends(kind: TunnelKind) -> TunnelConfig {
         match kind.outer() {

@@ -15,7 +15,7 @@ use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Protocol, UdpPath, Version};
 use zerocopy::IntoBytes;
 
 use crate::DropReason;
-use crate::gue::{Gue, RemoteChecksum};
+use crate::gue::RemoteChecksum;
 use crate::ports::{
     Datagram, DecapPort, DecapPorts, Encapsulation, RemoteChecksumMode, ZeroChecksum6,
 };
@@ -223,19 +223,19 @@ impl UdpDecapsulated {
 
     /// Advances to a datagram's payload.
     fn open(&mut self, bytes: &mut [u8], encapsulation: Encapsulation) -> Result<(), DropReason> {
-        let mode = match encapsulation {
+        let (framing, mode) = match encapsulation {
             Encapsulation::Direct(protocol) => {
                 self.protocol = protocol;
                 return Ok(());
             }
-            Encapsulation::Gue(mode) => mode,
+            Encapsulation::Framed(framing, mode) => (framing, mode),
         };
-        let gue = Gue::parse(&bytes[self.span.clone()])?;
-        let start = self.span.start + gue.header_len;
+        let header = framing.parse(&bytes[self.span.clone()])?;
+        let start = self.span.start + header.len;
         self.known = self.known.without(&bytes[self.span.start..start]);
         self.span.start = start;
-        self.protocol = gue.protocol;
-        match gue.checksum {
+        self.protocol = header.protocol.unwrap_or(self.protocol);
+        match header.checksum {
             Some(checksum) => self.close(bytes, checksum, mode),
             None => Ok(()),
         }

@@ -15,7 +15,7 @@ impl StateFilter {
         self.family.is_none_or(|family| client::family_number(family) == state.family)
             && begins(self.source, state.source)
             && begins(self.destination, state.id.destination)
-            && self.protocol.is_none_or(|one| client::protocol_number(one) == state.id.protocol)
+            && self.protocol.is_none_or(|one| one.number() == state.id.protocol)
             && self.spi.is_none_or(|spi| spi.0 == state.id.spi.get())
             && self.mode.is_none_or(|mode| client::mode_number(mode) == state.mode)
             && self.reqid.is_none_or(|reqid| reqid.0 == state.reqid)

@@ -8,6 +8,7 @@ use std::{
 
 use jiff::{Timestamp, tz::TimeZone};
 use nix::net::if_::if_indextoname;
+use uxfrm_engine::UdpEncapKind;
 use uxfrm_netlink::client::{INET, INET6, RawAddress};
 
 /// This host's names.
@@ -184,13 +185,8 @@ pub(crate) const fn default_action(number: u8) -> &'static str {
 
 /// `encap type`
 pub(crate) fn encap(number: u16) -> String {
-    let name = match number {
-        1 => "espinudp-nonike",
-        2 => "espinudp",
-        7 => "espintcp",
-        _ => return number.to_string(),
-    };
-    name.to_owned()
+    UdpEncapKind::from_number(number)
+        .map_or_else(|| number.to_string(), |kind| kind.properties().word.to_owned())
 }
 
 /// The names of the bits that are set, in iproute2's order, and the bits that have none.

@@ -65,7 +65,7 @@ pub fn request(command: &XfrmCommand) -> Result<(NetlinkRequest, ExpectedAnswer)
         }
         XfrmCommand::StateDeleteAll(_) => Ok((dump(MessageType::GetSa), ExpectedAnswer::All)),
         XfrmCommand::StateFlush { protocol } => {
-            let number: u8 = protocol.map_or(0, protocol_number);
+            let number: u8 = protocol.map_or(0, SaProtocol::number);
             done(NetlinkRequest::new(MessageType::FlushSa, NetlinkFlags::ACK).body(&number))
         }
         XfrmCommand::StateCount => Ok((info(MessageType::GetSadInfo), ExpectedAnswer::One)),
@@ -127,11 +127,6 @@ fn thresholds(v4: Option<Hthresh>, v6: Option<Hthresh>) -> NetlinkRequest {
         }
     }
     request
-}
-
-/// `ipsec-any` is `IPSEC_PROTO_ANY`.
-fn protocol_number(protocol: SaProtocol) -> u8 {
-    client::protocol_number(protocol)
 }
 
 fn put_kind(request: &mut NetlinkRequest, kind: Option<PolicyKind>) {

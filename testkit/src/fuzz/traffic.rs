@@ -1,5 +1,6 @@
 //! Any bytes as packets for a whole gateway: no panic, and every packet is accounted for.
 
+use std::iter;
 use std::time::Duration;
 
 use uxfrm_crypto::{KeyMaterial, Transform};
@@ -202,8 +203,8 @@ fn setups() -> Vec<IpsecSetup> {
         (Mode::Transport, V4, V4),
         (Mode::Transport, V6, V6),
     ];
-    let encaps = [None, Some(UdpEncapKind::Esp), Some(UdpEncapKind::NonIke)];
-    let shapes = modes.iter().flat_map(|shape| encaps.map(|encap| (*shape, encap)));
+    let encaps = || iter::once(None).chain(UdpEncapKind::processed().map(Some));
+    let shapes = modes.iter().flat_map(|shape| encaps().map(|encap| (*shape, encap)));
     let shapes = shapes.zip(EspSuite::ALL.iter().cycle()).enumerate();
     shapes
         .map(|(number, (((mode, inner, outer), encap), suite))| {

@@ -49,8 +49,8 @@ impl LoadOrder {
             }),
             Self::Rebuilt => {
                 Self::OneByOne.load(database, policies);
-                while let Some((due, _)) = database.poll_timeout() {
-                    database.handle_timeout(due, &mut Vec::new());
+                while let Some(timeout) = database.poll_timeout() {
+                    database.handle_timeout(timeout.at, &mut Vec::new());
                 }
                 let revised = database.take_rebuild().map(Rebuild::build);
                 database.install_rebuilt(revised, Moment(0));

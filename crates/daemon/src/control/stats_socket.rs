@@ -22,7 +22,7 @@ use nix::{
     sys::socket::{Backlog, SockType, UnixAddr, getsockopt, listen, sockopt::PeerCredentials},
     unistd::Uid,
 };
-use uxfrm_engine::{CacheStats, DropCounts, SharedCacheStats};
+use uxfrm_engine::{ByDirection, ByFamily, CacheStats, DropCounts, SharedCacheStats};
 
 use crate::{
     control::{socket_owner::SocketOwner, trust},
@@ -192,8 +192,9 @@ pub(crate) fn caches(workers: &[Arc<SharedCacheStats>]) -> String {
         "worker\tdirection\tfamily\tentries\troom\tbytes\thits\tmisses\tstale\tevicted\tbypassed\n",
     );
     for (worker, counts) in workers.iter().enumerate() {
-        for (direction, families) in ["out", "in"].into_iter().zip(counts.read()) {
-            for (family, stats) in ["ipv4", "ipv6"].into_iter().zip(families) {
+        let ByDirection { outbound, inbound } = counts.read();
+        for (direction, ByFamily { v4, v6 }) in [("out", outbound), ("in", inbound)] {
+            for (family, stats) in [("ipv4", v4), ("ipv6", v6)] {
                 if stats.hits + stats.misses + stats.stale + stats.bypassed > 0 {
                     // Writing to a string cannot fail.
                     let _ = writeln!(text, "{worker}\t{direction}\t{family}\t{}", line(&stats));

@@ -233,7 +233,7 @@ impl Gateway {
     }
 
     pub(super) fn patience(&self) -> Duration {
-        let of_limits = self.database.poll_timeout().map(|(deadline, _)| deadline);
+        let of_limits = self.database.poll_timeout().map(|timeout| timeout.at);
         let next = of_limits.into_iter().chain(self.xfrm.poll_timeout()).min();
         next.map_or(TICK, |next| next.since(now()).min(TICK))
     }

@@ -274,7 +274,7 @@ pub(super) mod tests {
         let one = Arc::downgrade(&all[17]);
         drop(all);
         let mut pass = |seconds| {
-            let (due, _) = database.poll_timeout().unwrap();
+            let due = database.poll_timeout().unwrap().at;
             assert!(due <= Moment::from_secs(seconds));
             database.handle_timeout(Moment::from_secs(seconds), &mut Vec::new());
             database.take_freed()

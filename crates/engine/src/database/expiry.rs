@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::Database;
 use super::rebuild::QUIET;
-use super::timers::DueTimer;
+use super::timers::{DueTimer, Timeout};
 use crate::{
     Action, Direction, Event, Keepalive, Lifecycle, Moment, PolicyEntry, Sa,
     sa::keepalive::{self, KeepaliveAction},
@@ -16,9 +16,9 @@ const POLICY_REMINDER: Duration = Duration::from_secs(30);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Database {
-    /// The latest time to call [`Database::handle_timeout`], and why.
+    /// When to call [`Database::handle_timeout`] at the latest.
     #[must_use]
-    pub fn poll_timeout(&self) -> Option<(Moment, &'static str)> {
+    pub fn poll_timeout(&self) -> Option<Timeout> {
         self.timers.first()
     }
 
@@ -42,8 +42,8 @@ impl Database {
     /// database.apply(Moment::from_secs(0), |change| change.add_sa(state))?;
     ///
     /// let mut events = Vec::new();
-    /// while let Some((due, _)) = database.poll_timeout() {
-    ///     database.handle_timeout(due, &mut events);
+    /// while let Some(timeout) = database.poll_timeout() {
+    ///     database.handle_timeout(timeout.at, &mut events);
     /// }
     /// assert_eq!(events, [Event::SaSoftLimit(id), Event::SaHardLimit(id)]);
     /// assert!(database.snapshot().sad.is_empty());

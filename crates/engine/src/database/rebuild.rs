@@ -133,7 +133,7 @@ mod tests {
         let (mut database, model) = apart(0..1500);
         let generation = database.snapshot().spd.generation();
         let due = database.poll_timeout().unwrap();
-        assert_eq!(due.0, Moment(0).plus(QUIET));
+        assert_eq!(due.at, Moment(0).plus(QUIET));
         assert!(taken_at(&mut database, 1).is_none(), "many have come in this second");
         let revised = taken_at(&mut database, 2).map(Rebuild::build);
         assert!(revised.is_some() && database.take_rebuild().is_none(), "once");

@@ -154,7 +154,9 @@ fn soft_limit_raised_by_update_may_be_passed_again() {
 /// Calls when due, until `end`; returns (second, event).
 fn run(database: &mut Database, end: u64) -> Vec<(u64, Event)> {
     let mut all = Vec::new();
-    while let Some((due, _)) = database.poll_timeout().filter(|(due, _)| *due <= at(end)) {
+    while let Some(Timeout { at: due, .. }) =
+        database.poll_timeout().filter(|timeout| timeout.at <= at(end))
+    {
         let mut events = Vec::new();
         database.handle_timeout(due, &mut events);
         all.extend(events.into_iter().map(|event| (due.as_secs(), event)));
@@ -171,7 +173,10 @@ fn sa_time_limits_fire_once_each() {
     };
     let sa = add(&mut database, limited(limits)).unwrap();
     let id = sa.id();
-    assert_eq!(database.poll_timeout(), Some((at(10), "time limit of a state")));
+    assert_eq!(
+        database.poll_timeout(),
+        Some(Timeout { at: at(10), reason: "time limit of a state" })
+    );
     assert_eq!(run(&mut database, 19), [(10, Event::SaSoftLimit(id))]);
     assert_eq!((sa.lifecycle(), database.snapshot().sad.len()), (Lifecycle::Dying, 1));
     assert_eq!(run(&mut database, 1000), [(20, Event::SaHardLimit(id))]);
@@ -577,7 +582,9 @@ fn through_nat() -> SaConfig {
 /// The seconds until `end` at which a keepalive is due.
 fn keepalives(database: &mut Database, end: u64) -> Vec<u64> {
     let mut all: Vec<_> = database.take_keepalives().map(|_| 0).collect();
-    while let Some((due, _)) = database.poll_timeout().filter(|(due, _)| *due <= at(end)) {
+    while let Some(Timeout { at: due, .. }) =
+        database.poll_timeout().filter(|timeout| timeout.at <= at(end))
+    {
         database.handle_timeout(due, &mut Vec::new());
         all.extend(database.take_keepalives().map(|_| due.as_secs()));
     }

@@ -34,6 +34,15 @@ enum TimerTarget {
     Revision,
 }
 
+/// The first timer of a [`Database`](crate::Database).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeout {
+    /// When it is due.
+    pub at: Moment,
+    /// What it is for, in words for logs and tests.
+    pub reason: &'static str,
+}
+
 /// Target of a timer that fired.
 #[derive(Debug)]
 pub(super) enum DueTimer {
@@ -82,9 +91,9 @@ impl Timers {
     }
 
     /// Time and reason of the first timer.
-    pub(super) fn first(&self) -> Option<(Moment, &'static str)> {
-        let ((at, _), sleeper) = self.due.first_key_value()?;
-        let why = match sleeper {
+    pub(super) fn first(&self) -> Option<Timeout> {
+        let (&(at, _), target) = self.due.first_key_value()?;
+        let reason = match target {
             TimerTarget::Sa(_) => "time limit of a state",
             TimerTarget::Limits(_) => "new limits of a state",
             TimerTarget::Nat(_) => "keepalive of a state",
@@ -92,7 +101,7 @@ impl Timers {
             TimerTarget::Release => "keys and copies of what is gone",
             TimerTarget::Revision => "plan of policies that came one by one",
         };
-        Some((*at, why))
+        Some(Timeout { at, reason })
     }
 
     /// Removes the next timer due at `now`.

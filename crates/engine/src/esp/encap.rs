@@ -15,7 +15,9 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::encap_layout::EncapLayout;
 use crate::ecn::TosRule;
 use crate::sa::{config::SaFlags, usage::Lifecycle};
-use crate::{DropReason, IvPrefix, Mark, Mode, Sa, UdpEncap, UdpEncapKind, pmtu};
+use crate::{
+    DropReason, IvPrefix, Mark, Mode, Sa, UdpEncap, UdpEncapKind, UdpEncapProperties, pmtu,
+};
 
 /// Properties of a packet that the next layer needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,26 +151,31 @@ pub(crate) enum EncapMode {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UdpTemplate {
     pub(crate) header: UdpHeader,
-    /// Zero bytes between UDP and ESP: 8 for `espinudp-nonike`, else 0.
-    pub(crate) marker: u8,
+    pub(crate) kind: UdpEncapKind,
+    /// Length of the kind's marker, between UDP and ESP.
+    pub(crate) marker_len: u16,
     /// Whether the source port is taken from the inner flow.
     pub(crate) uses_flow_ports: bool,
 }
 
 impl UdpTemplate {
     fn of(encap: &UdpEncap) -> Result<Self, DropReason> {
-        let marker = match encap.kind {
-            UdpEncapKind::Esp => 0,
-            UdpEncapKind::NonIke => 8,
-            UdpEncapKind::Tcp => return Err(DropReason::OutBundle),
-        };
+        let UdpEncapProperties { marker, is_processed, .. } = encap.kind.properties();
+        if !is_processed {
+            return Err(DropReason::OutBundle);
+        }
         let header = UdpHeader {
             source: encap.source_port.into(),
             destination: encap.destination_port.into(),
             length: U16::ZERO,
             checksum: U16::ZERO,
         };
-        Ok(Self { header, marker, uses_flow_ports: encap.spreads_flows() })
+        Ok(Self {
+            header,
+            kind: encap.kind,
+            marker_len: narrow(marker.len()),
+            uses_flow_ports: encap.spreads_flows(),
+        })
     }
 }
 
@@ -258,7 +265,8 @@ impl EncapLayer {
             iv_prefix: sa.next_iv_prefix(),
             output_mark: config.output_mark,
         };
-        layer.layout.front = narrow(layer.headers() + layer.marker() + layer.esp_header_len());
+        layer.layout.front =
+            narrow(layer.headers() + layer.marker().len() + layer.esp_header_len());
         Ok(layer)
     }
 
@@ -354,8 +362,11 @@ impl EncapLayer {
             EncapMode::Transport if self.sa.id().destination.is_ipv4() => (0, ipv4::HEADER_LEN),
             EncapMode::Transport => (0, ipv6::HEADER_LEN),
         };
-        let around =
-            outer + self.udp_header_len() + self.marker() + self.esp_header_len() + self.icv_len();
+        let around = outer
+            + self.udp_header_len()
+            + self.marker().len()
+            + self.esp_header_len()
+            + self.icv_len();
         pmtu::inner_mtu(mtu, around, outside, self.layout.align.into())
     }
 
@@ -453,8 +464,9 @@ impl EncapLayer {
         if self.udp.is_some() { udp::HEADER_LEN } else { 0 }
     }
 
-    pub(crate) fn marker(&self) -> usize {
-        self.udp.map_or(0, |shape| shape.marker.into())
+    /// Bytes between UDP and ESP.
+    pub(crate) fn marker(&self) -> &'static [u8] {
+        self.udp.map_or(&[], |shape| shape.kind.properties().marker)
     }
 }
 

@@ -40,8 +40,8 @@ pub(crate) struct EncapRoom {
 pub(crate) enum TunnelHeaders<'a> {
     V4(&'a Ipv4HeaderTail, Sum, Option<&'a UdpTemplate>),
     V6(&'a Ipv6Header, Option<&'a UdpTemplate>),
-    /// A socket writes them.
-    Socket,
+    /// A socket writes them, except for this marker.
+    Socket(&'static [u8]),
 }
 
 /// Length of an encapsulated packet, and the part of it to seal.
@@ -104,8 +104,7 @@ impl EncapLayout {
                 *before.first_chunk_mut()? = outer_v6(template, after, len);
                 write_udp_before(before, esp.len(), udp);
             }
-            // A marker, if anything.
-            TunnelHeaders::Socket => before.fill(0),
+            TunnelHeaders::Socket(marker) => before.copy_from_slice(marker),
         }
         Some((end, esp))
     }
@@ -115,7 +114,7 @@ impl EncapLayout {
 #[inline(always)]
 fn write_udp_before(before: &mut [u8], esp_len: usize, udp: Option<&UdpTemplate>) {
     if let Some(shape) = udp {
-        let at = before.len() - usize::from(shape.marker) - udp::HEADER_LEN;
+        let at = before.len() - usize::from(shape.marker_len) - udp::HEADER_LEN;
         write_udp(&mut before[at..], shape, esp_len, None);
     }
 }

@@ -53,10 +53,10 @@ pub(crate) fn wrap(
     write_esp_header(&mut packet[esp_at..], layer, seq_id);
     match layer.outside {
         OuterForm::Packet => write_outside(packet, layer, (inner, after), esp_at, seq_id),
-        OuterForm::SocketPayload if layer.marker() > 0 => {
-            packet[esp_at - layer.marker()..esp_at].fill(0);
+        OuterForm::SocketPayload => {
+            let marker = layer.marker();
+            packet[esp_at - marker.len()..esp_at].copy_from_slice(marker);
         }
-        OuterForm::SocketPayload => {}
     }
     esp_at..end
 }
@@ -80,9 +80,8 @@ pub(crate) fn pseudo_header(layer: &EncapLayer) -> Option<Sum> {
             let addresses = Sum::of(&template.as_bytes()[ipv6::ADDRESSES]);
             Some(addresses.plus_u16(Protocol::UDP.0.into()))
         }
-        Some(TunnelHeaders::V4(..) | TunnelHeaders::V6(_, None) | TunnelHeaders::Socket) | None => {
-            None
-        }
+        Some(TunnelHeaders::V4(..) | TunnelHeaders::V6(_, None) | TunnelHeaders::Socket(_))
+        | None => None,
     }
 }
 
@@ -185,7 +184,7 @@ fn write_outside(
         EncapMode::Tunnel(outer) => write_outer(packet, outer, after, seq_id),
     }
     if let Some(shape) = &layer.udp {
-        let at = esp_at - usize::from(shape.marker) - udp::HEADER_LEN;
+        let at = esp_at - usize::from(shape.marker_len) - udp::HEADER_LEN;
         let (before, esp) = packet.split_at_mut(esp_at);
         let port = shape.uses_flow_ports.then_some(after.source_port);
         write_udp(&mut before[at..], shape, esp.len(), port);
@@ -199,8 +198,8 @@ pub(super) fn write_udp(room: &mut [u8], shape: &UdpTemplate, esp_len: usize, po
     let header = UdpHeader { length: length.into(), ..shape.header };
     let header = UdpHeader { source: port.map_or(header.source, Into::into), ..header };
     room[..udp::HEADER_LEN].copy_from_slice(header.as_bytes());
-    if shape.marker > 0 {
-        room[udp::HEADER_LEN..].fill(0);
+    if shape.marker_len > 0 {
+        room[udp::HEADER_LEN..].copy_from_slice(shape.kind.properties().marker);
     }
 }
 

@@ -22,7 +22,9 @@ impl EncapLayer {
     pub(crate) fn tunnel_headers(&self) -> Option<TunnelHeaders<'_>> {
         match (&self.wrap, self.outside) {
             (EncapMode::Transport, _) => None,
-            (EncapMode::Tunnel(_), OuterForm::SocketPayload) => Some(TunnelHeaders::Socket),
+            (EncapMode::Tunnel(_), OuterForm::SocketPayload) => {
+                Some(TunnelHeaders::Socket(self.marker()))
+            }
             (EncapMode::Tunnel(TunnelHeader::V4(template, sum)), OuterForm::Packet) => {
                 Some(TunnelHeaders::V4(end_of(template)?, *sum, self.udp.as_ref()))
             }
@@ -60,7 +62,7 @@ impl EncapLayer {
         let (mut after, len) = InnerInfo::from_fixed_header(version, packet.bytes())?;
         self.layout.apply_to(&mut after);
         packet.mark = self.output_mark.applied_to(packet.mark);
-        if let TunnelHeaders::Socket = headers {
+        if let TunnelHeaders::Socket(_) = headers {
             packet.udp = self.tunnel_path(&after);
         }
         self.layout.wrap(headers, packet, (&after, len), seq_id)

@@ -129,7 +129,7 @@ pub(crate) fn v4(flow: &FlowKey, direction: Direction, context: u32, spi: Spi) -
 /// [`v4`] for an outbound packet that came by no SA.
 #[inline(always)]
 pub(crate) fn outbound(flow: &Ipv4FlowKey, context: u32) -> V4 {
-    let [source, destination] = flow.ends;
+    let Ipv4FlowKey { source, destination, .. } = *flow;
     let upper = u64::from(flow.ports) << 32
         | u64::from(flow.protocol.0) << 24
         | (Direction::Out as u64) << 22
@@ -185,7 +185,8 @@ mod tests {
                 ..FlowKey::between(source, destination)
             };
             let words = Ipv4FlowKey {
-                ends: ends.map(u32::from_ne_bytes),
+                source: u32::from_ne_bytes(ends[0]),
+                destination: u32::from_ne_bytes(ends[1]),
                 ports: u32::from(ports[0]) << 16 | u32::from(ports[1]),
                 protocol,
                 len: 24,

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use super::Sa;
 use crate::Moment;
 
 /// Thresholds of one SA, and what was reported last. One thread reports; others may read.
@@ -124,6 +125,31 @@ impl AeventState {
         self.told_sent.store(sent, Ordering::Relaxed);
         self.told_received.store(received, Ordering::Relaxed);
         self.told_at.store(now.0, Ordering::Relaxed);
+    }
+}
+
+impl Sa {
+    /// Whether an aevent is due now. If so, the counters count as reported.
+    #[must_use]
+    pub fn due(&self, now: Moment) -> Option<AeventCause> {
+        let (sent, received) = (self.sequence().last(), self.highest_received());
+        if (sent, received) == (0, 0) {
+            return None;
+        }
+        self.live().aevents.due(sent, received, now)
+    }
+
+    /// Whether a mapping event is due for packets from `port` of a new source:
+    /// [`AeventState::mapping_due`].
+    #[must_use]
+    pub fn mapping_due(&self, port: u16, now: Moment) -> bool {
+        self.live().aevents.mapping_due(port, self.shared.mapping_age, now)
+    }
+
+    /// Aevent thresholds.
+    #[must_use]
+    pub fn thresholds(&self) -> AeventThresholds {
+        self.live_if_used().map_or_else(AeventThresholds::default, |live| live.aevents.thresholds())
     }
 }
 

@@ -1,13 +1,15 @@
 //! Configuration of an SA, checked: the fields of `struct xfrm_usersa_info` and its attributes.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 
 use bitflags::bitflags;
 use uxfrm_crypto::{KeyMaterial, Transform};
 
 use crate::ids::{Direction, Mode, Offload, SaProtocol};
-use crate::{Cpu, Family, IfId, KeepaliveInterval, LifetimeLimits, Mark, Reqid, Sa, Selector, Spi};
+use crate::{
+    Cpu, Family, IfId, KeepaliveInterval, LifetimeLimits, Mark, Reqid, Sa, Selector, Spi, UdpEncap,
+};
 
 /// Identifies an SA for inbound packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -70,65 +72,6 @@ impl SaTransform {
         let transform = Transform::aead(name, key.len() * 8, icv_bits)?;
         Ok(Self { transform, encryption_key: key, authentication_key: KeyMaterial::empty() })
     }
-}
-
-/// `encap espinudp SPORT DPORT OADDR`.
-///
-/// With a source port of 0, which Linux would send as it stands, each inner flow gets its own
-/// source port, as with `encap-sport auto` of a tunnel: so networks spread the flows of one SA over
-/// paths and queues. Such a packet is ESP in FOU as well (`ip fou add port DPORT ipproto 50`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct UdpEncap {
-    /// RFC 3948, or the older drafts' form with eight zero bytes.
-    pub kind: UdpEncapKind,
-    /// Source port of the UDP header; 0 for one per inner flow.
-    pub source_port: u16,
-    /// Destination port of the UDP header.
-    pub destination_port: u16,
-    /// The original address, kept for listing.
-    pub original_address: IpAddr,
-}
-
-impl UdpEncap {
-    /// ESP in UDP as RFC 3948 has it: `encap espinudp SPORT DPORT 0.0.0.0`.
-    ///
-    /// ```
-    /// use uxfrm_engine::{UdpEncap, UdpEncapKind};
-    ///
-    /// let encap = UdpEncap::espinudp(4500, 4500);
-    /// assert!(encap.kind == UdpEncapKind::Esp && !encap.spreads_flows());
-    /// ```
-    #[must_use]
-    pub const fn espinudp(source_port: u16, destination_port: u16) -> Self {
-        Self {
-            kind: UdpEncapKind::Esp,
-            source_port,
-            destination_port,
-            original_address: Family::V4.unspecified(),
-        }
-    }
-
-    /// Whether each inner flow has its own source port.
-    #[must_use]
-    pub const fn spreads_flows(&self) -> bool {
-        self.source_port == 0
-    }
-
-    /// Whether `sender` is not the source that an SA with this encapsulation and `source` expects.
-    pub(crate) fn has_moved(&self, source: IpAddr, sender: SocketAddr) -> bool {
-        sender.ip() != source || !self.spreads_flows() && sender.port() != self.source_port
-    }
-}
-
-/// The kinds of UDP encapsulation that the kernel names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum UdpEncapKind {
-    /// `espinudp-nonike`: eight zero bytes before ESP.
-    NonIke,
-    /// `espinudp`: RFC 3948.
-    Esp,
-    /// `espintcp`: RFC 8229; known, not processed.
-    Tcp,
 }
 
 bitflags! {

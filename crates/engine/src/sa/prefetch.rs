@@ -72,7 +72,7 @@ mod tests {
     use std::mem::offset_of;
 
     use super::*;
-    use crate::sa::Live;
+    use crate::sa::live::Live;
     use crate::sa::replay::ReplayWindow;
 
     #[test]

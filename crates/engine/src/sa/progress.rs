@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
+use super::Sa;
+use super::live::Live;
 use super::shared_config::SharedSaConfig;
 use super::usage::{Lifecycle, SaFailures};
-use super::{Live, Sa};
 use crate::{DeviceSaCounters, Moment, SaConfig};
 
 /// Progress of an SA.

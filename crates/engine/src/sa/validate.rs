@@ -2,7 +2,7 @@
 //! same one is reported.
 
 use crate::{
-    Direction, Error, Family, Mode, SaConfig, SaProtocol, Selector, Spi, UdpEncapKind,
+    Direction, Error, Family, Mode, SaConfig, SaProtocol, Selector, Spi,
     sa::{
         config::{SaExtraFlags, SaFlags},
         replay::MAX_WINDOW,
@@ -140,9 +140,9 @@ fn verify_supported(config: &SaConfig) -> Result<(), Error> {
         | SaProtocol::Hao
         | SaProtocol::Any => return Err(Error::TypeNotFound),
     }
-    match config.encap.map(|encap| encap.kind) {
-        Some(UdpEncapKind::Tcp) => Err(Error::Encapsulation),
-        Some(UdpEncapKind::Esp | UdpEncapKind::NonIke) | None => Ok(()),
+    match config.encap {
+        Some(encap) if !encap.kind.properties().is_processed => Err(Error::Encapsulation),
+        Some(_) | None => Ok(()),
     }
 }
 
@@ -153,9 +153,9 @@ fn verify_keepalive(config: &SaConfig) -> Result<(), Error> {
     if config.direction != Some(Direction::Out) {
         return Err(Error::KeepaliveDirection);
     }
-    match config.encap.map(|encap| encap.kind) {
-        Some(UdpEncapKind::Esp) => Ok(()),
-        Some(UdpEncapKind::NonIke | UdpEncapKind::Tcp) | None => Err(Error::KeepaliveEncapsulation),
+    match config.encap {
+        Some(encap) if encap.kind.properties().allows_keepalives => Ok(()),
+        Some(_) | None => Err(Error::KeepaliveEncapsulation),
     }
 }
 

@@ -345,7 +345,7 @@ fn limit_without_device_event_is_met() {
     let (mut events, handle) = (Vec::new(), nics.handle());
     for (second, bytes) in [(1, 400), (2, 500), (3, 999), (4, 1000)] {
         nics.tables().counts.insert(handle, counts(bytes));
-        let (at, _) = database.poll_timeout().unwrap();
+        let at = database.poll_timeout().unwrap().at;
         assert_eq!(at, Moment::from_secs(second));
         database.handle_timeout(at, &mut events);
     }

@@ -158,10 +158,7 @@ fn encode_encap(udp: Option<TunnelUdpEncap>, numbers: &Numbers, out: &mut Attrib
     let values = match udp {
         None => [0; 4],
         Some(udp) => [
-            match udp.framing {
-                UdpFraming::Fou => 1_u16.to_ne_bytes(),
-                UdpFraming::Gue => 2_u16.to_ne_bytes(),
-            },
+            u16::from(udp.framing.properties().number).to_ne_bytes(),
             (bit(udp.checksum4 == UdpChecksum::Computed, SUMMED4)
                 | bit(udp.checksum6 == UdpChecksum::Computed, SUMMED6)
                 | bit(udp.remote_checksum == RemoteOffload::On, REMOTE))
@@ -279,9 +276,8 @@ fn decode_encap(
     let [kind, flags, source, destination] = numbers.encap;
     let framing = match found.half(kind)?.unwrap_or(0) {
         0 => return Ok(None),
-        1 => UdpFraming::Fou,
-        2 => UdpFraming::Gue,
-        _ => return Err(NetlinkError::invalid("Invalid encapsulation type")),
+        number => UdpFraming::from_number(number)
+            .ok_or(NetlinkError::invalid("Invalid encapsulation type"))?,
     };
     let port = found.port(destination)?.and_then(NonZeroU16::new);
     let port = port.ok_or(NetlinkError::invalid("FOU and GUE need a destination port"))?;

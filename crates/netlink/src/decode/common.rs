@@ -91,34 +91,14 @@ pub(crate) fn policy_kind(attributes: &Attributes<'_>) -> Result<PolicyKind, Net
 }
 
 /// The IPsec protocols that states have.
-pub(crate) const fn protocol(number: u8) -> Option<SaProtocol> {
-    match number {
-        50 => Some(SaProtocol::Esp),
-        51 => Some(SaProtocol::Ah),
-        108 => Some(SaProtocol::Comp),
-        43 => Some(SaProtocol::Route2),
-        60 => Some(SaProtocol::Hao),
-        _ => None,
-    }
-}
-
-/// A protocol's number.
-#[must_use]
-pub const fn protocol_number(protocol: SaProtocol) -> u8 {
-    match protocol {
-        SaProtocol::Esp => 50,
-        SaProtocol::Ah => 51,
-        SaProtocol::Comp => 108,
-        SaProtocol::Route2 => 43,
-        SaProtocol::Hao => 60,
-        SaProtocol::Any => 255,
-    }
+pub(crate) fn protocol(number: u8) -> Option<SaProtocol> {
+    SaProtocol::from_number(number).filter(|protocol| *protocol != SaProtocol::Any)
 }
 
 /// Whether `wanted` selects `protocol`: 0 is all, 255 ESP, AH and IPComp (`xfrm_id_proto_match`).
 pub(crate) const fn protocol_is_meant(protocol: SaProtocol, wanted: u8) -> bool {
     let ipsec = matches!(protocol, SaProtocol::Esp | SaProtocol::Ah | SaProtocol::Comp);
-    wanted == 0 || wanted == protocol_number(protocol) || (wanted == 255 && ipsec)
+    wanted == 0 || wanted == protocol.number() || (wanted == 255 && ipsec)
 }
 
 /// `XFRM_MODE_*`.

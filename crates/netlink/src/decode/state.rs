@@ -300,14 +300,8 @@ pub(crate) fn encap(
     family: Family,
 ) -> Result<Option<UdpEncap>, NetlinkError> {
     let Some(raw) = attributes.read::<RawEncap>(AttributeType::Encap) else { return Ok(None) };
-    let kind = match raw.kind {
-        1 => UdpEncapKind::NonIke,
-        2 => UdpEncapKind::Esp,
-        7 => UdpEncapKind::Tcp,
-        _ => return Err(Error::Encapsulation.into()),
-    };
     Ok(Some(UdpEncap {
-        kind,
+        kind: UdpEncapKind::from_number(raw.kind).ok_or(Error::Encapsulation)?,
         source_port: raw.source_port.get(),
         destination_port: raw.destination_port.get(),
         original_address: address(family, raw.original_address),

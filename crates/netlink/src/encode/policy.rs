@@ -10,7 +10,7 @@ use crate::{
     address::{family_number, raw},
     attribute::AttributeType,
     datagram::NetlinkDatagram,
-    decode::common::{mode_number, protocol_number},
+    decode::common::mode_number,
     layout::{RawId, RawPolicy, RawPolicyId, RawPolicyType, RawTemplate, RawUsage},
 };
 
@@ -118,7 +118,7 @@ pub fn template(template: &Template) -> RawTemplate {
         id: RawId {
             destination: raw(template.destination),
             spi: template.spi.0.into(),
-            protocol: protocol_number(template.protocol),
+            protocol: template.protocol.number(),
             pad: [0; 3],
         },
         family: family_number(Family::of(template.destination)),

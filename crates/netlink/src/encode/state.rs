@@ -4,9 +4,7 @@
 use std::num::NonZeroU32;
 
 use uxfrm_crypto::KeyMaterial;
-use uxfrm_engine::{
-    Direction, KeepaliveInterval, Mark, Sa, SaTransform, SharedSaConfig, UdpEncap, UdpEncapKind,
-};
+use uxfrm_engine::{Direction, KeepaliveInterval, Mark, Sa, SaTransform, SharedSaConfig, UdpEncap};
 use zerocopy::IntoBytes as _;
 
 use super::common::{self, Calendar};
@@ -15,7 +13,7 @@ use crate::{
     attribute::AttributeType,
     datagram::NetlinkDatagram,
     decode::{
-        common::{mode_number, protocol_number},
+        common::mode_number,
         replay::{self, ReplayForm},
     },
     layout::{
@@ -34,7 +32,7 @@ pub(crate) fn info(sa: &Sa, calendar: Calendar) -> RawSa {
         id: RawId {
             destination: raw(id.destination),
             spi: id.spi.0.into(),
-            protocol: protocol_number(id.protocol),
+            protocol: id.protocol.number(),
             pad: [0; 3],
         },
         source: raw(sa.source()),
@@ -70,7 +68,7 @@ pub(crate) fn id(sa: &Sa) -> RawSaId {
         destination: raw(id.destination),
         spi: id.spi.0.into(),
         family: family_number(sa.family()),
-        protocol: protocol_number(id.protocol),
+        protocol: id.protocol.number(),
         pad: 0,
     }
 }
@@ -232,11 +230,7 @@ pub fn padded_name(name: &str) -> [u8; 64] {
 #[must_use]
 pub fn raw_encap(encap: &UdpEncap) -> RawEncap {
     RawEncap {
-        kind: match encap.kind {
-            UdpEncapKind::NonIke => 1,
-            UdpEncapKind::Esp => 2,
-            UdpEncapKind::Tcp => 7,
-        },
+        kind: encap.kind.properties().number,
         source_port: encap.source_port.into(),
         destination_port: encap.destination_port.into(),
         pad: 0,

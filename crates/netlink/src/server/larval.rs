@@ -220,7 +220,7 @@ impl Larval {
         RawId {
             destination: raw(self.id.destination),
             spi: self.id.spi.0.into(),
-            protocol: common::protocol_number(self.id.protocol),
+            protocol: self.id.protocol.number(),
             pad: [0; 3],
         }
     }

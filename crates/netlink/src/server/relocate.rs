@@ -8,7 +8,7 @@ use std::{num::NonZeroU32, sync::Arc};
 
 use uxfrm_engine::{
     Direction, Family, KeepaliveInterval, Sa, SaConfig, SaId, SaMove, Selector, SharedSaConfig,
-    UdpEncap, UdpEncapKind,
+    UdpEncap,
 };
 
 use super::{Call, Server, client::Groups, state::ReplyAttributes};
@@ -190,7 +190,7 @@ fn encap(
         return Ok(None);
     }
     match decode::encap(&call.attributes, family) {
-        Ok(encap @ Some(UdpEncap { kind: UdpEncapKind::Esp, .. })) => Ok(encap),
+        Ok(Some(encap)) if encap.kind.properties().allows_migration => Ok(Some(encap)),
         Ok(_) | Err(_) => Err(NetlinkError::invalid("Unsupported encapsulation type")),
     }
 }

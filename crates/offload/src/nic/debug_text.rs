@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::net::IpAddr;
 
-use uxfrm_engine::{Direction, SaProtocol};
+use uxfrm_engine::Direction;
 
 use super::ModelNic;
 use super::association::Association;
@@ -33,14 +33,7 @@ fn write_state(text: &mut String, association: &Association) -> std::fmt::Result
     let key = secrets.encryption_key.expose();
     let (key, salt) = key.split_at(key.len().min(16));
     let [salt, ..] = chunks(salt);
-    let protocol = match id.protocol {
-        SaProtocol::Esp => 50,
-        SaProtocol::Ah => 51,
-        SaProtocol::Comp => 108,
-        SaProtocol::Route2 => 43,
-        SaProtocol::Hao => 60,
-        SaProtocol::Any => 255,
-    };
+    let protocol = id.protocol.number();
     let crypt = u8::from(!key.is_empty());
     let spi = id.spi.0;
     writeln!(

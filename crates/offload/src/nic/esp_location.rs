@@ -59,13 +59,8 @@ fn header_is_right(ip: &IpPacket, packet: &[u8]) -> bool {
 
 /// ESP in UDP by its marker; the SA's encapsulation decides whether it is.
 fn udp_inside(datagram: &[u8], header_len: usize) -> Option<(usize, Option<UdpEncapKind>)> {
-    let payload = datagram.get(udp::HEADER_LEN..)?;
-    let at = header_len + udp::HEADER_LEN;
-    match payload {
-        [0, 0, 0, 0, 0, 0, 0, 0, ..] => Some((at + 8, Some(UdpEncapKind::NonIke))),
-        [0, 0, 0, 0, ..] => None,
-        _ => Some((at, Some(UdpEncapKind::Esp))),
-    }
+    let kind = UdpEncapKind::of_payload(datagram.get(udp::HEADER_LEN..)?)?;
+    Some((header_len + udp::HEADER_LEN + kind.properties().marker.len(), Some(kind)))
 }
 
 /// The tuple of a packet without ESP, or with encrypted ESP.

@@ -17,7 +17,7 @@ use arrayvec::ArrayVec;
 use uxfrm_crypto::{SealJob, SealStatus};
 use uxfrm_engine::{
     ChargeOutcome, Direction, DropReason, EncapPlan, FlowKey, Handle, Moment, OffloadKind,
-    OffloadOrder, OffloadTask, OffloadedPacket, UdpEncapKind,
+    OffloadOrder, OffloadTask, OffloadedPacket,
 };
 use uxfrm_packet::checksum::{self, Sum};
 use uxfrm_packet::esp::Esp;
@@ -469,8 +469,9 @@ fn esp_of(packet: &[u8], association: &Association) -> Option<usize> {
     let encap = association.sa.config().encap.map(|encap| encap.kind);
     let at = match (ip.protocol, encap) {
         (Protocol::ESP, None) => ip.header_len,
-        (Protocol::UDP, Some(UdpEncapKind::Esp)) => ip.header_len + udp::HEADER_LEN,
-        (Protocol::UDP, Some(UdpEncapKind::NonIke)) => ip.header_len + udp::HEADER_LEN + 8,
+        (Protocol::UDP, Some(kind)) => {
+            ip.header_len + udp::HEADER_LEN + kind.properties().marker.len()
+        }
         (Protocol(_), _) => return None,
     };
     let esp = Esp::parse(packet.get(at..)?).ok()?;

@@ -126,7 +126,7 @@ impl StateRequirement {
             // An AEAD has no authentication key.
             Self::NoAuthentication => transform.auth_key_len() == 0,
             Self::Encapsulations(words) => {
-                sa.encap.is_none_or(|encap| words.iter().any(|word| word.means(encap.kind)))
+                sa.encap.is_none_or(|encap| words.iter().any(|word| word.0 == encap.kind))
             }
             Self::NoTfcPadding => sa.tfc_padding == 0,
             Self::UpperProtocols(numbers) => {

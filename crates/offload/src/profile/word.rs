@@ -1,12 +1,14 @@
 //! Words of profiles for types of the engine.
 
-use serde::Deserialize;
+use std::sync::LazyLock;
+
+use serde::de::{Deserialize, Deserializer, Error};
 use uxfrm_engine::{Direction, Mode, OffloadKind, SaProtocol, UdpEncapKind};
 
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident of $of:ident { $($word:ident),* $(,)? }) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
         #[serde(rename_all = "lowercase")]
         pub(super) enum $name { $($word),* }
 
@@ -35,20 +37,17 @@ words!(
     DirectionWord of Direction { In, Out, Forward }
 );
 
-/// `espinudp`, `espinudp-nonike`
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-pub(super) enum EncapsulationWord {
-    #[serde(rename = "espinudp")]
-    Esp,
-    #[serde(rename = "espinudp-nonike")]
-    NonIke,
-}
+/// `encap` words of the kinds that are processed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct EncapsulationWord(pub(super) UdpEncapKind);
 
-impl EncapsulationWord {
-    pub(super) fn means(self, kind: UdpEncapKind) -> bool {
-        match self {
-            Self::Esp => kind == UdpEncapKind::Esp,
-            Self::NonIke => kind == UdpEncapKind::NonIke,
-        }
+static ENCAPSULATIONS: LazyLock<Vec<&str>> =
+    LazyLock::new(|| UdpEncapKind::processed().map(|kind| kind.properties().word).collect());
+
+impl<'de> Deserialize<'de> for EncapsulationWord {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let word = String::deserialize(deserializer)?;
+        let kind = UdpEncapKind::processed().find(|kind| kind.properties().word == word);
+        kind.map(Self).ok_or_else(|| Error::unknown_variant(&word, &ENCAPSULATIONS))
     }
 }

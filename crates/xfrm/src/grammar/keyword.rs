@@ -276,11 +276,20 @@ table! { STATE_DIRECTIONS: Direction {
     "out" => Direction::Out,
 } }
 
-table! { ENCAPS: UdpEncapKind {
-    "espinudp" => UdpEncapKind::Esp,
-    "espinudp-nonike" => UdpEncapKind::NonIke,
-    "espintcp" => UdpEncapKind::Tcp,
-} }
+pub(super) const ENCAPS: Table<UdpEncapKind> = Table(
+    &const {
+        const fn entry(meaning: UdpEncapKind) -> Entry<UdpEncapKind> {
+            Entry { word: meaning.properties().word, takes: "", meaning }
+        }
+        let mut entries = [const { entry(UdpEncapKind::ALL[0]) }; UdpEncapKind::ALL.len()];
+        let mut at = 0;
+        while at < entries.len() {
+            entries[at] = entry(UdpEncapKind::ALL[at]);
+            at += 1;
+        }
+        entries
+    },
+);
 
 table! { OFFLOADS: OffloadKind {
     "crypto" => OffloadKind::Crypto,

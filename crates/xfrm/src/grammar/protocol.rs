@@ -14,20 +14,8 @@ pub(super) fn parse_ipsec(cursor: &mut Cursor<'_, '_>) -> Result<SaProtocol, Syn
     let word = cursor.value()?;
     let by_name = PROTOCOLS.exact(word.text()).map(|entry| entry.meaning);
     by_name
-        .or_else(|| u8::read(word.text()).and_then(ipsec_by_number))
+        .or_else(|| u8::read(word.text()).and_then(SaProtocol::from_number))
         .ok_or_else(|| cursor.wrong(word, one_of(&PROTOCOLS.words())))
-}
-
-fn ipsec_by_number(number: u8) -> Option<SaProtocol> {
-    match number {
-        50 => Some(SaProtocol::Esp),
-        51 => Some(SaProtocol::Ah),
-        108 => Some(SaProtocol::Comp),
-        43 => Some(SaProtocol::Route2),
-        60 => Some(SaProtocol::Hao),
-        255 => Some(SaProtocol::Any),
-        _ => None,
-    }
 }
 
 /// iproute2's name.

@@ -10,7 +10,7 @@ use uxfrm_netlink::{
 };
 use zerocopy::{FromZeros as _, IntoBytes as _};
 
-use super::{Error, device_index, protocol_number, put_context, put_if_id, put_mark};
+use super::{Error, device_index, put_context, put_if_id, put_mark};
 use crate::grammar::{
     Algorithm, AlgorithmKind, EncapArgs, SelectorFilter, SpiRequest, StateArgs, StateClause,
     StateFilter, StateKey,
@@ -93,7 +93,7 @@ pub(super) fn key(kind: MessageType, key: &StateKey, flags: NetlinkFlags) -> Net
 pub(super) fn dump(filter: &StateFilter) -> NetlinkRequest {
     let mut request = super::dump(MessageType::GetSa);
     if let Some(protocol) = filter.protocol {
-        request.attribute(AttributeType::Proto, &protocol_number(protocol));
+        request.attribute(AttributeType::Proto, &protocol.number());
     }
     let end = |prefix: Option<uxfrm_engine::Prefix>| {
         prefix.map_or(([0; 16], 0), |prefix| (client::raw(prefix.address()), prefix.prefix_len()))
@@ -143,7 +143,7 @@ fn raw_id(id: SaId) -> RawId {
     RawId {
         destination: client::raw(id.destination),
         spi: id.spi.0.into(),
-        protocol: protocol_number(id.protocol),
+        protocol: id.protocol.number(),
         pad: [0; 3],
     }
 }

@@ -9,7 +9,6 @@ use uxfrm_packet::{HeaderTemplate, PacketBuf, ParsedLen, UdpPath, esp, udp};
 use super::rx_cache::RxCache;
 use super::slow::parse_outer::EspBounds;
 use super::{DecapParams, Fate, RxBatch, RxItem, SealedEsp, narrow};
-use crate::UdpEncapKind;
 use crate::sa::replay::{ReplayWindow, UncheckedSeq};
 
 /// Outer headers of a packet that the engine opens and that came from the SA's own source.
@@ -63,12 +62,11 @@ impl OuterTemplate {
         let outside = outer_hdr.map_or(0, |outer_hdr| usize::from(outer_hdr.len));
         let outline = || HeaderTemplate::of(item.bytes(buffer).get(..at + len)?);
         let outer_match = match (location.encap, at - outside) {
-            (Some(UdpEncapKind::Esp), 0) if outer_hdr.is_none() => OuterMatch::Socket(buffer.udp?),
-            (Some(UdpEncapKind::Esp), udp::HEADER_LEN) => OuterMatch::Udp(outline()?),
+            (Some(kind), _) if !kind.properties().marker.is_empty() => return None,
+            (Some(_), 0) if outer_hdr.is_none() => OuterMatch::Socket(buffer.udp?),
+            (Some(_), udp::HEADER_LEN) => OuterMatch::Udp(outline()?),
             (None, 0) => OuterMatch::Ip(outline()?),
-            (Some(UdpEncapKind::NonIke | UdpEncapKind::Esp | UdpEncapKind::Tcp) | None, _) => {
-                return None;
-            }
+            (Some(_) | None, _) => return None,
         };
         Some(Self { outer_match, at, spi, mark: item.mark, params })
     }

@@ -302,20 +302,18 @@ struct EspStart {
     sequence: u32,
 }
 
-/// Tells ESP from IKE and keepalives (RFC 3948 §2;
-/// `net/ipv4/xfrm4_input.c: __xfrm4_udp_encap_rcv`). Eight zero bytes before ESP are the form of
-/// older drafts. An IKE message after four zero bytes never begins with four more, as its initiator
-/// SPI is not 0.
+/// Tells ESP from IKE and keepalives.
 #[inline(always)]
 fn payload(bytes: &[u8]) -> Result<EspStart, DropReason> {
-    let (kind, marker) = match bytes {
-        [0xff] => return Err(DropReason::InKeepalive),
-        [0, 0, 0, 0, 0, 0, 0, 0, rest @ ..] if rest.len() > esp::HEADER_LEN => {
-            (UdpEncapKind::NonIke, 8)
-        }
-        [0, 0, 0, 0, ..] => return Err(DropReason::InIkeUnclaimed),
-        _ => (UdpEncapKind::Esp, 0),
-    };
+    if let [0xff] = bytes {
+        return Err(DropReason::InKeepalive);
+    }
+    let kind = UdpEncapKind::of_payload(bytes).ok_or(DropReason::InIkeUnclaimed)?;
+    let marker = kind.properties().marker.len();
+    // A marker with no ESP payload behind is no ESP.
+    if marker > 0 && bytes.len() <= marker + esp::HEADER_LEN {
+        return Err(DropReason::InIkeUnclaimed);
+    }
     Ok(EspStart { kind, marker, ..EspStart::esp(&bytes[marker..])? })
 }
 
