@@ -12,45 +12,50 @@ use uxfrm_engine::{
 
 use crate::Rng;
 
-/// ESP algorithms by short names.
+/// ESP algorithms: one of [`Transform::COMMON`] by its name, or the null cipher with HMAC-SHA1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names say it")]
-#[rustfmt::skip]
-pub enum EspSuite {
-    Gcm128, Gcm256, Ccm128, Gmac128, ChaCha20, CbcSha1, CbcSha256, CbcSha512, CtrSha1, CbcXcbc, CbcCmac, NullSha1,
+pub struct EspSuite(&'static str);
+
+#[expect(missing_docs, non_upper_case_globals, reason = "read as variants; the names say it")]
+impl EspSuite {
+    pub const Gcm128: Self = Self("gcm128");
+    pub const Gcm256: Self = Self("gcm256");
+    pub const Gmac128: Self = Self("gmac128");
+    pub const ChaCha20: Self = Self("chacha20poly1305");
+    pub const CbcSha1: Self = Self("cbc128-sha1");
+    pub const CbcSha256: Self = Self("cbc128-sha256");
+    pub const CtrSha1: Self = Self("ctr128-sha1");
+    pub const NullSha1: Self = Self("null-sha1");
 }
 
 impl EspSuite {
-    /// All of them.
-    #[rustfmt::skip]
-    pub const ALL: [Self; 12] = [
-        Self::Gcm128, Self::Gcm256, Self::Ccm128, Self::Gmac128, Self::ChaCha20, Self::CbcSha1, Self::CbcSha256,
-        Self::CbcSha512, Self::CtrSha1, Self::CbcXcbc, Self::CbcCmac, Self::NullSha1,
-    ];
+    /// All of them; the transform that does not authenticate is left out.
+    pub const ALL: [Self; Transform::COMMON.len()] = {
+        let mut all = [Self::NullSha1; Transform::COMMON.len()];
+        let mut at = 0;
+        while at < all.len() {
+            let (name, transform) = &Transform::COMMON[at];
+            if transform.authenticates() {
+                all[at] = Self(name);
+            }
+            at += 1;
+        }
+        all
+    };
+
+    fn transform(self) -> Transform {
+        if self == Self::NullSha1 {
+            let hmac = Some(("hmac(sha1)", 160, None));
+            return Transform::cipher_auth(None, hmac).expect("the kernel's name");
+        }
+        let mut common = Transform::COMMON.iter();
+        common.find(|(name, _)| *name == self.0).expect("a name of the table").1
+    }
 
     /// The transform with keys made from `seed`.
-    ///
-    /// # Panics
-    /// Never: the names are the kernel's.
     #[must_use]
     pub fn with_keys(self, seed: u64) -> SaTransform {
-        let pair = |cipher, auth| Transform::cipher_auth(cipher, Some(auth));
-        let cbc = Some(("cbc(aes)", 128));
-        let transform = match self {
-            Self::Gcm128 => Transform::aead("rfc4106(gcm(aes))", 160, 128),
-            Self::Gcm256 => Transform::aead("rfc4106(gcm(aes))", 288, 128),
-            Self::Ccm128 => Transform::aead("rfc4309(ccm(aes))", 152, 128),
-            Self::Gmac128 => Transform::aead("rfc4543(gcm(aes))", 160, 128),
-            Self::ChaCha20 => Transform::aead("rfc7539esp(chacha20,poly1305)", 288, 128),
-            Self::CbcSha1 => pair(cbc, ("hmac(sha1)", 160, None)),
-            Self::CbcSha256 => pair(cbc, ("hmac(sha256)", 256, Some(128))),
-            Self::CbcSha512 => pair(cbc, ("hmac(sha512)", 512, None)),
-            Self::CtrSha1 => pair(Some(("rfc3686(ctr(aes))", 160)), ("hmac(sha1)", 160, None)),
-            Self::CbcXcbc => pair(cbc, ("xcbc(aes)", 128, None)),
-            Self::CbcCmac => pair(cbc, ("cmac(aes)", 128, None)),
-            Self::NullSha1 => pair(None, ("hmac(sha1)", 160, None)),
-        };
-        let transform = transform.expect("the kernel's names");
+        let transform = self.transform();
         let mut rng = Rng::new(seed);
         let mut key = |len| {
             let mut bytes = vec![0; len];
@@ -67,7 +72,7 @@ impl EspSuite {
     /// Whether the payload is encrypted.
     #[must_use]
     pub fn encrypts(self) -> bool {
-        !matches!(self, Self::Gmac128 | Self::NullSha1)
+        self.transform().encrypts()
     }
 }
 

@@ -39,28 +39,6 @@ pub fn run(options: &BenchOptions) -> anyhow::Result<BenchReport> {
     Ok(BenchReport { bench: "crypto", machine: Machine::here(clock.hz()), rows })
 }
 
-/// The transforms by the bench's short names.
-pub(crate) fn transforms() -> Result<Vec<(&'static str, Transform)>, uxfrm_crypto::Error> {
-    let cbc = |auth, bits, trunc| {
-        Transform::cipher_auth(Some(("cbc(aes)", 128)), Some((auth, bits, trunc)))
-    };
-    let ctr = Some(("rfc3686(ctr(aes))", 160));
-    Ok(vec![
-        ("gcm128", Transform::aead("rfc4106(gcm(aes))", 160, 128)?),
-        ("gcm256", Transform::aead("rfc4106(gcm(aes))", 288, 128)?),
-        ("gmac128", Transform::aead("rfc4543(gcm(aes))", 160, 128)?),
-        ("chacha20poly1305", Transform::aead("rfc7539esp(chacha20,poly1305)", 288, 128)?),
-        ("ccm128", Transform::aead("rfc4309(ccm(aes))", 152, 128)?),
-        ("cbc128-sha1", cbc("hmac(sha1)", 160, None)?),
-        ("cbc128-sha256", cbc("hmac(sha256)", 256, Some(128))?),
-        ("cbc128-sha512", cbc("hmac(sha512)", 512, None)?),
-        ("cbc128-xcbc", cbc("xcbc(aes)", 128, None)?),
-        ("cbc128-cmac", cbc("cmac(aes)", 128, None)?),
-        ("ctr128-sha1", Transform::cipher_auth(ctr, Some(("hmac(sha1)", 160, None)))?),
-        ("null", Transform::cipher_auth(None, None)?),
-    ])
-}
-
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Op {
     Seal,
@@ -82,13 +60,13 @@ struct Measurement {
 
 fn measurements(options: &BenchOptions) -> anyhow::Result<Vec<Measurement>> {
     let mut measurements = Vec::new();
-    for (name, transform) in transforms()? {
+    for (name, transform) in Transform::COMMON {
         for backend in Backend::available() {
             for bytes in SIZES {
                 for (op, word) in [(Op::Seal, "seal"), (Op::Open, "open")] {
-                    let case = Case::new().with("op", word).with("transform", name);
+                    let case = Case::new().with("op", word).with("transform", *name);
                     let case = case.with("backend", backend.name()).with("bytes", bytes);
-                    let key = key(&transform, *backend)?;
+                    let key = key(transform, *backend)?;
                     // A transform that ipsec-mb lacks is not shown under its name.
                     if key.backend() == *backend && options.only.admits(&case) {
                         measurements.push(Measurement::new(case, op, bytes, key)?);
@@ -180,7 +158,7 @@ mod tests {
     fn quick_run_has_a_row_for_each_transform() {
         let only = "op=seal,bytes=64,backend=portable".parse().unwrap();
         let report = run(&BenchOptions { only, quick: true, ..BenchOptions::default() }).unwrap();
-        assert_eq!(report.rows.len(), transforms().unwrap().len());
+        assert_eq!(report.rows.len(), Transform::COMMON.len());
         assert!(
             report.rows.iter().all(|row| row.figures["cycles_per_packet"].as_f64().unwrap() > 0.0)
         );

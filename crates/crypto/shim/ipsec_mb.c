@@ -64,7 +64,7 @@ struct gcm_job {
         uint8_t own_tag[16];
 };
 
-/* The numbers of ipsec_mb/ffi.rs. */
+/* The numbers of ipsec_mb/ffi.rs; those of AEADs are in transform/algorithm.rs. */
 enum { CIPHER_CBC = 0, CIPHER_CTR = 1 };
 enum { MAC_SHA1 = 0, MAC_SHA256 = 1, MAC_SHA384 = 2, MAC_SHA512 = 3, MAC_XCBC = 4, MAC_CMAC128 = 5, MAC_CMAC256 = 6 };
 enum { AEAD_CHACHA = 0, AEAD_CCM = 1 };

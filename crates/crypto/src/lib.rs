@@ -38,7 +38,7 @@ pub use error::Error;
 pub use job::{Iv, OpenJob, OpenStatus, SealJob, SealStatus, SeqHigh};
 pub use key::SaKey;
 pub use material::KeyMaterial;
-pub use transform::Transform;
+pub use transform::{AEAD_NAMES, AUTH_NAMES, CIPHER_NAMES, Transform};
 
 #[cfg(test)]
 #[expect(clippy::cast_possible_truncation, reason = "byte patterns")]

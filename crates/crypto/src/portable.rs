@@ -68,15 +68,10 @@ impl PortableKey {
         let icv_len = transform.icv_len();
         Ok(match transform.kind {
             Kind::Aead(Aead::Ccm(size)) => Self::Ccm(ccm::CcmKey::new(size, enc.expose(), icv_len)),
-            Kind::Aead(Aead::Gmac(size)) => {
-                Self::Gmac(aead::AeadKey::gcm(size, enc.expose(), icv_len)?)
+            Kind::Aead(gmac @ Aead::Gmac(_)) => {
+                Self::Gmac(aead::AeadKey::new(gmac, enc.expose(), icv_len)?)
             }
-            Kind::Aead(Aead::Gcm(size)) => {
-                Self::Aead(aead::AeadKey::gcm(size, enc.expose(), icv_len)?)
-            }
-            Kind::Aead(Aead::ChaCha20Poly1305) => {
-                Self::Aead(aead::AeadKey::chacha(enc.expose(), icv_len)?)
-            }
+            Kind::Aead(aead) => Self::Aead(aead::AeadKey::new(aead, enc.expose(), icv_len)?),
             Kind::Pair(cipher, mac) => {
                 Self::Pair(CipherKey::new(cipher, enc.expose())?, AuthKey::new(mac, auth.expose())?)
             }
@@ -85,13 +80,8 @@ impl PortableKey {
 
     /// A block under the CBC cipher's key.
     pub(crate) fn encrypt_block(&self, block: &[u8; 16]) -> Option<[u8; 16]> {
-        match self {
-            Self::Pair(CipherKey::Cbc(key), _) => Some(key.encrypt_block(block)),
-            Self::Pair(CipherKey::Null | CipherKey::Ctr(_), _)
-            | Self::Aead(_)
-            | Self::Ccm(_)
-            | Self::Gmac(_) => None,
-        }
+        let Self::Pair(CipherKey::Cbc(key), _) = self else { return None };
+        Some(key.encrypt_block(block))
     }
 
     /// Seals one packet; `text_len` is from the job.

@@ -6,13 +6,14 @@ mod algorithm;
 
 use crate::error::Error;
 
-pub(crate) use algorithm::{Aead, AesSize, Auth, Cipher, Digest};
+pub use algorithm::{AEAD_NAMES, AUTH_NAMES, CIPHER_NAMES};
+pub(crate) use algorithm::{Aead, AesSize, Auth, Cipher, Digest, MbAead};
 
 /// An SA's algorithms, validated, without keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Transform {
     pub(crate) kind: Kind,
-    icv_len: u8,
+    pub(crate) icv_len: u8,
 }
 
 /// An AEAD, or a pair of cipher and authentication.
@@ -79,8 +80,8 @@ impl Transform {
     #[must_use]
     pub fn block_len(&self) -> usize {
         match self.kind {
-            Kind::Pair(Cipher::Cbc(_), _) => 16,
-            Kind::Pair(Cipher::Null | Cipher::Ctr(_), _) | Kind::Aead(_) => 1,
+            Kind::Aead(_) => 1,
+            Kind::Pair(cipher, _) => cipher.block_len(),
         }
     }
 
@@ -95,9 +96,7 @@ impl Transform {
     pub fn key_len(&self) -> usize {
         match self.kind {
             Kind::Aead(aead) => aead.key_len(),
-            Kind::Pair(Cipher::Null, _) => 0,
-            Kind::Pair(Cipher::Cbc(size), _) => size.bytes(),
-            Kind::Pair(Cipher::Ctr(size), _) => size.bytes() + 4,
+            Kind::Pair(cipher, _) => cipher.key_len(),
         }
     }
 
@@ -105,24 +104,22 @@ impl Transform {
     #[must_use]
     pub fn auth_key_len(&self) -> usize {
         match self.kind {
-            Kind::Aead(_) | Kind::Pair(_, Auth::Null) => 0,
-            Kind::Pair(_, Auth::Hmac(_, len)) => len,
-            Kind::Pair(_, Auth::Xcbc) => 16,
-            Kind::Pair(_, Auth::Cmac(size)) => size.bytes(),
+            Kind::Aead(_) => 0,
+            Kind::Pair(_, auth) => auth.key_len(),
         }
     }
 
     /// Bytes of the nonce that are in an AEAD's key and not in the packet.
     pub(crate) fn salt_len(&self) -> usize {
         match self.kind {
-            Kind::Aead(aead) => aead.salt_len(),
+            Kind::Aead(aead) => aead.spec().salt_len,
             Kind::Pair(..) => 0,
         }
     }
 
     /// Whether it detects changed packets: false only for the null authentication algorithm.
     #[must_use]
-    pub fn authenticates(&self) -> bool {
+    pub const fn authenticates(&self) -> bool {
         self.icv_len != 0
     }
 
@@ -142,8 +139,8 @@ impl Transform {
     #[must_use]
     pub fn name(&self) -> String {
         match self.kind {
-            Kind::Aead(aead) => aead.name().to_owned(),
-            Kind::Pair(cipher, auth) => format!("{}/{}", cipher.name(), auth.name()),
+            Kind::Aead(aead) => aead.names()[0].to_owned(),
+            Kind::Pair(cipher, auth) => format!("{}/{}", cipher.names()[0], auth.names()[0]),
         }
     }
 }
@@ -253,5 +250,41 @@ mod tests {
             Transform::cipher_auth(None, None).unwrap().name(),
             "ecb(cipher_null)/digest_null"
         );
+    }
+
+    #[test]
+    fn common_transforms_are_what_their_names_parse_to() {
+        for (name, common) in Transform::COMMON {
+            let (icv_bits, key_bits) = (u32::from(common.icv_len) * 8, common.key_len() * 8);
+            let parsed = match common.kind {
+                Kind::Aead(aead) => Transform::aead(aead.names()[0], key_bits, icv_bits),
+                Kind::Pair(cipher, auth) => Transform::cipher_auth(
+                    Some((cipher.names()[0], key_bits)),
+                    Some((auth.names()[0], common.auth_key_len() * 8, Some(icv_bits))),
+                ),
+            };
+            assert_eq!(parsed.as_ref(), Ok(common), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_aead_and_cipher_is_common() {
+        let names: Vec<String> = Transform::COMMON.iter().map(|(_, t)| t.name()).collect();
+        for name in AEAD_NAMES.iter().chain(CIPHER_NAMES) {
+            assert!(names.iter().any(|common| common.starts_with(name)), "{name}");
+        }
+    }
+
+    /// What errors and completion showed first stays first.
+    #[test]
+    fn names_keep_their_order() {
+        let aeads = ["rfc4106(gcm(aes))", "rfc4309(ccm(aes))", "rfc4543(gcm(aes))"];
+        assert!(AEAD_NAMES.starts_with(&aeads), "{AEAD_NAMES:?}");
+        assert_eq!(AEAD_NAMES[3], "rfc7539esp(chacha20,poly1305)");
+        let ciphers = ["cbc(aes)", "rfc3686(ctr(aes))", "ecb(cipher_null)"];
+        assert!(CIPHER_NAMES.starts_with(&ciphers), "{CIPHER_NAMES:?}");
+        let auths = ["hmac(sha1)", "hmac(sha256)", "hmac(sha384)", "hmac(sha512)", "hmac(md5)"];
+        assert!(AUTH_NAMES.starts_with(&auths), "{AUTH_NAMES:?}");
+        assert_eq!(AUTH_NAMES[5..8], ["xcbc(aes)", "cmac(aes)", "digest_null"]);
     }
 }

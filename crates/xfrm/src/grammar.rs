@@ -45,7 +45,7 @@ pub use self::{
     cursor::SyntaxError,
     error::{Error, Position, one_of},
     filter::{PolicyFilter, SelectorFilter, StateFilter},
-    keyword::{AEADS, AUTHS, AlgorithmKind, CIPHERS},
+    keyword::AlgorithmKind,
     options::{CliOptions, Notation, Style, Timestamps},
     policy::PolicyArgs,
     secret::RedactedWord,

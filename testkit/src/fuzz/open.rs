@@ -1,48 +1,34 @@
 //! Any bytes as an ESP packet under every transform: no forgery is authentic, no genuine packet is
 //! refused.
 
-use uxfrm_crypto::{Backend, Crypter, Iv, KeyMaterial, OpenJob, OpenStatus, SaKey, SealJob};
-use uxfrm_crypto::{SealStatus, SeqHigh, Transform};
+use std::sync::LazyLock;
 
-/// Every kind of transform, key size and digest.
-fn transforms() -> Vec<Transform> {
-    let aead = |(name, key, icv)| Transform::aead(name, key, icv).expect("the kernel's names");
-    let mut all: Vec<_> = [
-        ("rfc4106(gcm(aes))", 160, 128),
-        ("rfc4106(gcm(aes))", 224, 96),
-        ("rfc4106(gcm(aes))", 288, 64),
-        ("rfc4309(ccm(aes))", 152, 128),
-        ("rfc4309(ccm(aes))", 216, 96),
-        ("rfc4309(ccm(aes))", 280, 64),
-        ("rfc4543(gcm(aes))", 160, 128),
-        ("rfc7539esp(chacha20,poly1305)", 288, 128),
-    ]
-    .map(aead)
-    .into();
-    let ciphers = [
-        None,
-        Some(("cbc(aes)", 128)),
-        Some(("cbc(aes)", 256)),
-        Some(("rfc3686(ctr(aes))", 160)),
-        Some(("rfc3686(ctr(aes))", 288)),
-    ];
-    let auths = [
-        None,
-        Some(("hmac(md5)", 128, None)),
-        Some(("hmac(sha1)", 160, None)),
-        Some(("hmac(sha256)", 256, Some(128))),
-        Some(("hmac(sha384)", 384, None)),
-        Some(("hmac(sha512)", 512, None)),
-        Some(("xcbc(aes)", 128, None)),
-        Some(("cmac(aes)", 256, None)),
-    ];
-    for cipher in ciphers {
-        all.extend(
-            auths.map(|auth| Transform::cipher_auth(cipher, auth).expect("the kernel's names")),
-        );
+use uxfrm_crypto::{
+    AEAD_NAMES, AUTH_NAMES, Backend, CIPHER_NAMES, Crypter, Iv, KeyMaterial, OpenJob, OpenStatus,
+    SaKey, SealJob, SealStatus, SeqHigh, Transform,
+};
+
+/// Every AEAD with each of its key sizes and ICV lengths, and every pair of a cipher and an
+/// authentication algorithm.
+static TRANSFORMS: LazyLock<Vec<Transform>> = LazyLock::new(|| {
+    let mut all = Vec::new();
+    for name in AEAD_NAMES {
+        for key_bits in (0..=512).step_by(8) {
+            all.extend([64, 96, 128].iter().flat_map(|icv| Transform::aead(name, key_bits, *icv)));
+        }
+    }
+    for cipher in CIPHER_NAMES {
+        for key_bits in [0, 128, 160, 256, 288] {
+            for auth in AUTH_NAMES {
+                let auths = [(*auth, 128, None), (*auth, 256, Some(128))];
+                all.extend(auths.iter().flat_map(|auth| {
+                    Transform::cipher_auth(Some((cipher, key_bits)), Some(*auth))
+                }));
+            }
+        }
     }
     all
-}
+});
 
 fn keys(transform: &Transform, backend: Backend) -> SaKey {
     let key = |len| KeyMaterial::from(vec![0x5a; len]);
@@ -59,8 +45,7 @@ fn keys(transform: &Transform, backend: Backend) -> SaKey {
 /// forgery is returned.
 pub fn open(bytes: &[u8]) {
     let [choice, count, esp @ ..] = bytes else { return };
-    let transforms = transforms();
-    let transform = &transforms[usize::from(choice & 0x7f) % transforms.len()];
+    let transform = &TRANSFORMS[usize::from(choice & 0x7f) % TRANSFORMS.len()];
     let seq_high = if choice & 0x80 == 0 { SeqHigh::None } else { SeqHigh::Esn(9) };
     let mut crypter = Crypter::new().expect("crypto library");
     let mut verdicts = Vec::new();
@@ -159,11 +144,11 @@ fn sealed_and_opened(crypter: &mut Crypter, key: &SaKey, seq_high: SeqHigh, esp:
 pub fn open_seeds() -> Vec<Vec<u8>> {
     let mut crypter = Crypter::new().expect("crypto library");
     let mut seeds = Vec::new();
-    for (number, transform) in (0_u8..).zip(transforms()) {
+    for (number, transform) in (0_u8..).zip(&*TRANSFORMS) {
         let esn = number % 2 * 0x80;
         let seq_high = if esn == 0 { SeqHigh::None } else { SeqHigh::Esn(9) };
         let mut esp = vec![number; transform.overhead() + 32];
-        let key = keys(&transform, Backend::Portable);
+        let key = keys(transform, Backend::Portable);
         let mut jobs = [SealJob::in_place(&key, seq_high, Iv::Counter(3), &mut esp)];
         crypter.seal(&mut jobs);
         assert_eq!(jobs[0].verdict, SealStatus::Sealed);

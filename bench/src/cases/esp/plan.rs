@@ -3,7 +3,6 @@
 use uxfrm_crypto::{Backend, KeyMaterial, SaKey, Transform};
 
 use crate::BenchOptions;
-use crate::cases::crypto::transforms;
 use crate::direction::TestDirection;
 use crate::report::Case;
 
@@ -92,7 +91,7 @@ pub(super) struct EspCase {
 /// The setups that the options leave.
 pub(super) fn setups(options: &BenchOptions) -> anyhow::Result<Vec<EspSetup>> {
     let mut setups = Vec::new();
-    for (name, transform) in transforms()? {
+    for &(name, transform) in Transform::COMMON {
         for mode in EspMode::ALL {
             for sas in SAS {
                 let setup = EspSetup { name, transform, mode, sas, window: WINDOW };

@@ -31,7 +31,7 @@ pub(super) fn seal(worker: &mut Worker, jobs: &mut [SealJob<'_>], chosen: &[u32]
         BurstKind::Pair(cipher, mac) => {
             encrypt_all(worker, cipher, jobs, chosen) && sign_all(worker, mac, jobs, chosen)
         }
-        BurstKind::ChaCha20Poly1305 | BurstKind::Ccm(..) => seal_aead(worker, kind, jobs, chosen),
+        BurstKind::Aead(..) => seal_aead(worker, kind, jobs, chosen),
     };
     for i in chosen {
         let job = &mut jobs[*i as usize];
@@ -50,7 +50,7 @@ pub(super) fn open(worker: &mut Worker, jobs: &mut [OpenJob<'_>], chosen: &[u32]
             verify_all(worker, mac, jobs, chosen);
             decrypt_all(worker, cipher, jobs, chosen);
         }
-        BurstKind::ChaCha20Poly1305 | BurstKind::Ccm(..) => open_aead(worker, kind, jobs, chosen),
+        BurstKind::Aead(..) => open_aead(worker, kind, jobs, chosen),
     }
 }
 
@@ -274,11 +274,7 @@ impl AeadSide {
     }
 
     fn run(&mut self, worker: &mut Worker, kind: BurstKind, encrypt: u32, n: usize) -> bool {
-        let (number, key_len, tag_len) = match kind {
-            BurstKind::ChaCha20Poly1305 => (ffi::AEAD_CHACHA, 32, 16),
-            BurstKind::Ccm(size, icv_len) => (ffi::AEAD_CCM, key_len(size), icv_len as u64),
-            BurstKind::Pair(..) => return false,
-        };
+        let BurstKind::Aead(number, size, tag_len) = kind else { return false };
         for (slot, call) in self.todo[..n].iter_mut().enumerate() {
             let aad = self.aads[slot].bytes();
             (call.aad, call.aad_len) = (aad.as_ptr(), aad.len() as u64);
@@ -293,8 +289,8 @@ impl AeadSide {
                 worker.exclusive(),
                 number,
                 encrypt,
-                key_len,
-                tag_len,
+                size.map_or(32, key_len),
+                tag_len.into(),
                 todo,
                 count(n),
             )

@@ -97,9 +97,6 @@ pub(super) const MAC_XCBC: u32 = 4;
 pub(super) const MAC_CMAC128: u32 = 5;
 pub(super) const MAC_CMAC256: u32 = 6;
 
-pub(super) const AEAD_CHACHA: u32 = 0;
-pub(super) const AEAD_CCM: u32 = 1;
-
 unsafe extern "C" {
     pub(super) fn uxfrm_imb_new() -> *mut Worker;
     pub(super) fn uxfrm_imb_free(worker: *mut Worker);

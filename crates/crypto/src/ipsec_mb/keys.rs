@@ -6,7 +6,7 @@ use super::ffi;
 use crate::material::KeyMaterial;
 use crate::portable::{array, shortened_hmac_key};
 use crate::secret::{Flat, Secret};
-use crate::transform::{Aead, AesSize, Auth, Cipher, Digest, Kind, Transform};
+use crate::transform::{AesSize, Auth, Cipher, Digest, Kind, MbAead, Transform};
 
 /// AES-GCM or GMAC, for the direct call.
 #[derive(Debug)]
@@ -27,9 +27,9 @@ pub(super) struct GcmKey {
 /// Algorithms that packets must share for one burst. The ICV length counts only for AEADs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BurstKind {
-    ChaCha20Poly1305,
-    /// With the ICV length, which CCM authenticates.
-    Ccm(AesSize, usize),
+    /// The shim's number; the key size unless the key has no round keys; the ICV length, which CCM
+    /// authenticates.
+    Aead(u32, Option<AesSize>, u8),
     Pair(Cipher, Mac),
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct BurstKey {
     pub(super) mac: Secret<MacKeys>,
 }
 
-/// Both AES schedules, or the ChaCha20 key in the first; salt or nonce.
+/// Both AES schedules, or the key itself in the first; salt or nonce.
 #[repr(C, align(64))]
 pub(super) struct CipherKeys {
     pub(super) encrypt: [u8; 240],
@@ -77,11 +77,8 @@ unsafe impl Flat for MacKeys {}
 impl DirectKey {
     /// `None` for transforms without direct calls, or without the library.
     pub(crate) fn new(transform: &Transform, enc: &KeyMaterial) -> Option<Self> {
-        let (size, authenticates_only) = match transform.kind {
-            Kind::Aead(Aead::Gcm(size)) => (size, false),
-            Kind::Aead(Aead::Gmac(size)) => (size, true),
-            Kind::Aead(Aead::Ccm(_) | Aead::ChaCha20Poly1305) | Kind::Pair(..) => return None,
-        };
+        let Kind::Aead(aead) = transform.kind else { return None };
+        let (MbAead::Direct, size) = (aead.ipsec_mb()?, aead.aes_size()?) else { return None };
         let worker = super::expander()?;
         let mut secret = Secret::<GcmKey>::zeroed();
         let (key, salt) = enc.expose().split_at(size.bytes());
@@ -96,7 +93,7 @@ impl DirectKey {
                 secret.data.as_mut_ptr().cast(),
             );
         }
-        Some(Self { secret, bits: size.bits(), authenticates_only })
+        Some(Self { secret, bits: size.bits(), authenticates_only: !transform.encrypts() })
     }
 
     /// Prefetches the round keys of the shortest keys, the hash key's first seven powers and the
@@ -130,8 +127,10 @@ impl BurstKey {
         let kind = BurstKind::of(transform)?;
         super::expander()?;
         let (cipher, mac) = match kind {
-            BurstKind::ChaCha20Poly1305 => (CipherKeys::chacha(enc.expose()), Secret::zeroed()),
-            BurstKind::Ccm(size, _) => (CipherKeys::aes(enc.expose(), size)?, Secret::zeroed()),
+            BurstKind::Aead(_, Some(size), _) => {
+                (CipherKeys::aes(enc.expose(), size)?, Secret::zeroed())
+            }
+            BurstKind::Aead(_, None, _) => (CipherKeys::raw(enc.expose()), Secret::zeroed()),
             BurstKind::Pair(cipher, mac) => {
                 (CipherKeys::of(cipher, enc.expose())?, MacKeys::of(mac, auth.expose())?)
             }
@@ -147,11 +146,12 @@ impl BurstKey {
 impl BurstKind {
     fn of(transform: &Transform) -> Option<Self> {
         match transform.kind {
-            Kind::Aead(Aead::ChaCha20Poly1305) => Some(Self::ChaCha20Poly1305),
-            Kind::Aead(Aead::Ccm(size @ (AesSize::Aes128 | AesSize::Aes256))) => {
-                Some(Self::Ccm(size, transform.icv_len()))
-            }
-            Kind::Aead(Aead::Ccm(AesSize::Aes192) | Aead::Gcm(_) | Aead::Gmac(_)) => None,
+            Kind::Aead(aead) => match aead.ipsec_mb()? {
+                MbAead::Burst(number) => {
+                    Some(Self::Aead(number, aead.aes_size(), transform.icv_len))
+                }
+                MbAead::Direct => None,
+            },
             Kind::Pair(Cipher::Null, Auth::Null) => None, // nothing to do in a burst
             Kind::Pair(cipher, auth) => {
                 Mac::of(auth, transform.icv_len()).map(|mac| Self::Pair(cipher, mac))
@@ -218,7 +218,7 @@ impl CipherKeys {
         Some(keys)
     }
 
-    fn chacha(key: &[u8]) -> Secret<Self> {
+    fn raw(key: &[u8]) -> Secret<Self> {
         let mut keys = Secret::<Self>::zeroed();
         let (key, salt) = key.split_at(32);
         keys.encrypt[..32].copy_from_slice(key);

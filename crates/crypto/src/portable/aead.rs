@@ -9,7 +9,7 @@ use super::array;
 use crate::error::Error;
 use crate::job::{EspParts, TextSpan};
 use crate::secret::{Flat, Secret};
-use crate::transform::{AesSize, HEADER_LEN};
+use crate::transform::{Aead, HEADER_LEN};
 
 /// Initialised in place: the context depends on its own alignment, so it never moves.
 #[derive(Debug)]
@@ -28,33 +28,17 @@ unsafe impl Flat for State {}
 
 impl AeadKey {
     /// `key` ends with the 4 bytes of salt.
-    pub(super) fn gcm(size: AesSize, key: &[u8], icv_len: usize) -> Result<Self, Error> {
-        // SAFETY: these return pointers to static tables.
-        let aead = unsafe {
-            match size {
-                AesSize::Aes128 => aws::EVP_aead_aes_128_gcm(),
-                AesSize::Aes192 => aws::EVP_aead_aes_192_gcm(),
-                AesSize::Aes256 => aws::EVP_aead_aes_256_gcm(),
-            }
-        };
-        Self::new(aead, key, icv_len)
-    }
-
-    /// `key` ends with the 4 bytes of salt.
-    pub(super) fn chacha(key: &[u8], icv_len: usize) -> Result<Self, Error> {
-        // SAFETY: returns a pointer to a static table.
-        Self::new(unsafe { aws::EVP_aead_chacha20_poly1305() }, key, icv_len)
-    }
-
-    fn new(aead: *const aws::EVP_AEAD, key: &[u8], icv_len: usize) -> Result<Self, Error> {
+    pub(super) fn new(aead: Aead, key: &[u8], icv_len: usize) -> Result<Self, Error> {
+        let evp = aead.evp().ok_or(Error::Library("AEAD"))?;
         let mut state = Secret::<State>::zeroed();
         let (key, salt) = key.split_at(key.len() - 4);
         state.salt = array(salt);
-        // SAFETY: the context is zeroed, the key is as long as said, the engine may be null.
+        // SAFETY: `evp` returns a pointer to a static table; the context is zeroed, the key is as long
+        // as said, the engine may be null.
         let done = unsafe {
             aws::EVP_AEAD_CTX_init(
                 &raw mut state.context,
-                aead,
+                evp(),
                 key.as_ptr(),
                 key.len(),
                 icv_len,

@@ -1,6 +1,9 @@
-//! Algorithms: names, and lengths of keys, IVs and ICVs.
+//! Algorithms: names, lengths of keys, IVs and ICVs, and what the libraries have of them.
 
-use super::whole_bytes;
+use aws_lc_sys as aws;
+
+use self::AesSize::{Aes128, Aes192, Aes256};
+use super::{Kind, Transform, whole_bytes};
 use crate::error::Error;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,48 +58,122 @@ pub(crate) enum AesSize {
 /// Shorter ICVs are easy to guess; this also makes room for the ESN's high half.
 const MIN_ICV_BITS: u32 = 32;
 
-/// Properties of an AEAD that do not depend on the key size.
-struct AeadSpec {
-    name: &'static str,
+/// How ipsec-mb runs an AEAD.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MbAead {
+    /// Packet by packet: AES-GCM and GMAC.
+    Direct,
+    /// In bursts, by the number of `shim/ipsec_mb.c`.
+    Burst(u32),
+}
+
+type EvpAead = unsafe extern "C" fn() -> *const aws::EVP_AEAD;
+
+/// Properties of an AEAD that do not depend on the key size; the last two are by key size.
+pub(super) struct AeadSpec {
+    names: &'static [&'static str],
     icv_bits: &'static [u32],
     /// Valid key lengths with the salt, as error text.
     key_bits: &'static str,
+    /// Bytes of salt at the key's end, the implicit part of the nonce.
+    pub(super) salt_len: usize,
     with_size: fn(AesSize) -> Aead,
+    /// `None` for an AEAD that aws-lc has only in another form.
+    evp: Option<[EvpAead; 3]>,
+    ipsec_mb: [Option<MbAead>; 3],
 }
 
 const GCM: AeadSpec = AeadSpec {
-    name: "rfc4106(gcm(aes))",
+    names: &["rfc4106(gcm(aes))"],
     icv_bits: &[64, 96, 128],
     key_bits: "160, 224 or 288",
+    salt_len: 4,
     with_size: Aead::Gcm,
+    evp: Some([aws::EVP_aead_aes_128_gcm, aws::EVP_aead_aes_192_gcm, aws::EVP_aead_aes_256_gcm]),
+    ipsec_mb: [Some(MbAead::Direct); 3],
 };
 const CCM: AeadSpec = AeadSpec {
-    name: "rfc4309(ccm(aes))",
-    icv_bits: &[64, 96, 128],
+    names: &["rfc4309(ccm(aes))"],
     key_bits: "152, 216 or 280",
+    salt_len: 3,
     with_size: Aead::Ccm,
+    evp: None,
+    ipsec_mb: [Some(MbAead::Burst(1)), None, Some(MbAead::Burst(1))],
+    ..GCM
 };
 const GMAC: AeadSpec =
-    AeadSpec { name: "rfc4543(gcm(aes))", icv_bits: &[128], with_size: Aead::Gmac, ..GCM };
+    AeadSpec { names: &["rfc4543(gcm(aes))"], icv_bits: &[128], with_size: Aead::Gmac, ..GCM };
 const CHACHA20_POLY1305: AeadSpec = AeadSpec {
-    name: "rfc7539esp(chacha20,poly1305)",
+    names: &["rfc7539esp(chacha20,poly1305)"],
     icv_bits: &[128],
     key_bits: "288",
+    salt_len: 4,
     with_size: |_| Aead::ChaCha20Poly1305,
+    evp: Some([aws::EVP_aead_chacha20_poly1305; 3]),
+    ipsec_mb: [Some(MbAead::Burst(0)); 3],
 };
-/// All AEADs, by the kernel's names.
-const AEADS: [AeadSpec; 4] = [GCM, CCM, GMAC, CHACHA20_POLY1305];
+
+// One of each, in the order in which errors and completion list them.
+const AEADS: [Aead; 4] =
+    [Aead::Gcm(Aes128), Aead::Ccm(Aes128), Aead::Gmac(Aes128), Aead::ChaCha20Poly1305];
+const CIPHERS: [Cipher; 3] = [Cipher::Cbc(Aes128), Cipher::Ctr(Aes128), Cipher::Null];
+#[rustfmt::skip]
+const AUTHS: [Auth; 8] = [
+    Auth::Hmac(Digest::Sha1, 20), Auth::Hmac(Digest::Sha256, 32), Auth::Hmac(Digest::Sha384, 48),
+    Auth::Hmac(Digest::Sha512, 64), Auth::Hmac(Digest::Md5, 16), Auth::Xcbc, Auth::Cmac(Aes128), Auth::Null,
+];
+
+macro_rules! names {
+    ($algorithms:ident) => {{
+        let mut names = [""; $algorithms.len()];
+        let mut at = 0;
+        while at < names.len() {
+            names[at] = $algorithms[at].names()[0];
+            at += 1;
+        }
+        names
+    }};
+}
+/// The kernel's names of AEADs, without aliases.
+pub const AEAD_NAMES: &[&str] = &names!(AEADS);
+/// The kernel's names of ciphers, without aliases.
+pub const CIPHER_NAMES: &[&str] = &names!(CIPHERS);
+/// The kernel's names of authentication algorithms, without aliases.
+pub const AUTH_NAMES: &[&str] = &names!(AUTHS);
+
+impl Transform {
+    /// Transforms in common use by the short names of `uxfrm bench`, for measurements and tests.
+    #[rustfmt::skip]
+    pub const COMMON: &[(&str, Self)] = &[
+        ("gcm128", Self { kind: Kind::Aead(Aead::Gcm(Aes128)), icv_len: 16 }),
+        ("gcm256", Self { kind: Kind::Aead(Aead::Gcm(Aes256)), icv_len: 16 }),
+        ("gmac128", Self { kind: Kind::Aead(Aead::Gmac(Aes128)), icv_len: 16 }),
+        ("chacha20poly1305", Self { kind: Kind::Aead(Aead::ChaCha20Poly1305), icv_len: 16 }),
+        ("ccm128", Self { kind: Kind::Aead(Aead::Ccm(Aes128)), icv_len: 16 }),
+        ("cbc128-sha1", Self { kind: Kind::Pair(Cipher::Cbc(Aes128), Auth::Hmac(Digest::Sha1, 20)), icv_len: 12 }),
+        ("cbc128-sha256", Self { kind: Kind::Pair(Cipher::Cbc(Aes128), Auth::Hmac(Digest::Sha256, 32)), icv_len: 16 }),
+        ("cbc128-sha512", Self { kind: Kind::Pair(Cipher::Cbc(Aes128), Auth::Hmac(Digest::Sha512, 64)), icv_len: 32 }),
+        ("cbc128-xcbc", Self { kind: Kind::Pair(Cipher::Cbc(Aes128), Auth::Xcbc), icv_len: 12 }),
+        ("cbc128-cmac", Self { kind: Kind::Pair(Cipher::Cbc(Aes128), Auth::Cmac(Aes128)), icv_len: 12 }),
+        ("ctr128-sha1", Self { kind: Kind::Pair(Cipher::Ctr(Aes128), Auth::Hmac(Digest::Sha1, 20)), icv_len: 12 }),
+        ("null", Self { kind: Kind::Pair(Cipher::Null, Auth::Null), icv_len: 0 }),
+    ];
+}
 
 impl Aead {
     /// The kernel looks up name and ICV length together.
     pub(super) fn by_name(name: &str, key_bits: usize, icv_bits: u32) -> Result<Self, Error> {
-        let spec = AEADS.iter().find(|spec| spec.name == name && spec.icv_bits.contains(&icv_bits));
-        let not_found = || Error::AeadNotFound { name: name.to_owned(), icv_bits };
-        let AeadSpec { with_size, .. } = spec.ok_or_else(not_found)?;
-        with_size(AesSize::Aes256).key_size(key_bits).map(with_size)
+        let is_it =
+            |spec: &&AeadSpec| spec.names.contains(&name) && spec.icv_bits.contains(&icv_bits);
+        let spec = AEADS.into_iter().map(Self::spec).find(is_it);
+        let spec = spec.ok_or_else(|| Error::AeadNotFound { name: name.to_owned(), icv_bits })?;
+        let (algorithm, takes) = (spec.names[0], spec.key_bits);
+        let mut sizes = [Aes128, Aes192, Aes256].map(spec.with_size).into_iter();
+        let aead = sizes.find(|aead| aead.key_len() * 8 == key_bits);
+        aead.ok_or(Error::KeyLength { algorithm, bits: key_bits, takes })
     }
 
-    fn spec(self) -> &'static AeadSpec {
+    pub(super) const fn spec(self) -> &'static AeadSpec {
         match self {
             Self::Gcm(_) => &GCM,
             Self::Ccm(_) => &CCM,
@@ -105,64 +182,68 @@ impl Aead {
         }
     }
 
-    pub(super) fn name(self) -> &'static str {
-        self.spec().name
+    /// `None` for a cipher other than AES; then the key has 32 bytes.
+    pub(crate) fn aes_size(self) -> Option<AesSize> {
+        match self {
+            Self::Gcm(size) | Self::Ccm(size) | Self::Gmac(size) => Some(size),
+            Self::ChaCha20Poly1305 => None,
+        }
     }
 
-    /// Bytes of salt at the key's end, the implicit part of the nonce.
-    pub(super) fn salt_len(self) -> usize {
-        match self {
-            Self::Gcm(_) | Self::Gmac(_) | Self::ChaCha20Poly1305 => 4,
-            Self::Ccm(_) => 3,
-        }
+    fn of_size<T: Copy>(self, by_size: [T; 3]) -> T {
+        by_size[self.aes_size().unwrap_or(Aes256) as usize]
+    }
+
+    pub(crate) fn evp(self) -> Option<EvpAead> {
+        self.spec().evp.map(|by_size| self.of_size(by_size))
+    }
+
+    pub(crate) fn ipsec_mb(self) -> Option<MbAead> {
+        self.of_size(self.spec().ipsec_mb)
+    }
+
+    pub(super) const fn names(self) -> &'static [&'static str] {
+        self.spec().names
     }
 
     pub(super) fn key_len(self) -> usize {
-        let key = match self {
-            Self::Gcm(size) | Self::Ccm(size) | Self::Gmac(size) => size.bytes(),
-            Self::ChaCha20Poly1305 => 32,
-        };
-        key + self.salt_len()
-    }
-
-    fn key_size(self, key_bits: usize) -> Result<AesSize, Error> {
-        let takes = self.spec().key_bits;
-        let wrong = || Error::KeyLength { algorithm: self.name(), bits: key_bits, takes };
-        let size = key_bits
-            .checked_sub(self.salt_len() * 8)
-            .and_then(AesSize::from_bits)
-            .ok_or_else(wrong)?;
-        match (self, size) {
-            (Self::ChaCha20Poly1305, AesSize::Aes128 | AesSize::Aes192) => Err(wrong()),
-            (Self::ChaCha20Poly1305, AesSize::Aes256)
-            | (Self::Gcm(_) | Self::Ccm(_) | Self::Gmac(_), _) => Ok(size),
-        }
+        self.aes_size().map_or(32, AesSize::bytes) + self.spec().salt_len
     }
 }
 
 impl Cipher {
     pub(super) fn by_name(name: &str, key_bits: usize) -> Result<Self, Error> {
-        let wrong = |algorithm, takes| Error::KeyLength { algorithm, bits: key_bits, takes };
-        match name {
-            "cbc(aes)" | "aes" => AesSize::from_bits(key_bits)
-                .map(Self::Cbc)
-                .ok_or_else(|| wrong("cbc(aes)", "128, 192 or 256")),
-            "rfc3686(ctr(aes))" => key_bits
-                .checked_sub(32)
-                .and_then(AesSize::from_bits)
-                .map(Self::Ctr)
-                .ok_or_else(|| wrong("rfc3686(ctr(aes))", "160, 224 or 288")),
-            "ecb(cipher_null)" | "cipher_null" if key_bits == 0 => Ok(Self::Null),
-            "ecb(cipher_null)" | "cipher_null" => Err(wrong("ecb(cipher_null)", "0")),
-            _ => Err(Error::CipherNotFound { name: name.to_owned() }),
+        let cipher = CIPHERS.into_iter().find(|cipher| cipher.names().contains(&name));
+        cipher.ok_or_else(|| Error::CipherNotFound { name: name.to_owned() })?.with_key(key_bits)
+    }
+
+    fn with_key(self, bits: usize) -> Result<Self, Error> {
+        let (keyed, takes) = match self {
+            Self::Null => ((bits == 0).then_some(self), "0"),
+            Self::Cbc(_) => (AesSize::from_bits(bits).map(Self::Cbc), "128, 192 or 256"),
+            Self::Ctr(_) => {
+                let size = bits.checked_sub(32).and_then(AesSize::from_bits);
+                (size.map(Self::Ctr), "160, 224 or 288")
+            }
+        };
+        keyed.ok_or_else(|| Error::KeyLength { algorithm: self.names()[0], bits, takes })
+    }
+
+    /// The kernel's name, then its older alias.
+    pub(super) const fn names(self) -> &'static [&'static str] {
+        match self {
+            Self::Null => &["ecb(cipher_null)", "cipher_null"],
+            Self::Cbc(_) => &["cbc(aes)", "aes"],
+            Self::Ctr(_) => &["rfc3686(ctr(aes))"],
         }
     }
 
-    pub(super) fn name(self) -> &'static str {
+    /// Bytes of the key, with the nonce.
+    pub(super) fn key_len(self) -> usize {
         match self {
-            Self::Null => "ecb(cipher_null)",
-            Self::Cbc(_) => "cbc(aes)",
-            Self::Ctr(_) => "rfc3686(ctr(aes))",
+            Self::Null => 0,
+            Self::Cbc(size) => size.bytes(),
+            Self::Ctr(size) => size.bytes() + 4,
         }
     }
 
@@ -173,56 +254,65 @@ impl Cipher {
             Self::Ctr(_) => 8,
         }
     }
+
+    pub(super) fn block_len(self) -> usize {
+        match self {
+            Self::Cbc(_) => 16,
+            Self::Null | Self::Ctr(_) => 1,
+        }
+    }
 }
 
 impl Auth {
     pub(super) fn by_name(name: &str, key_bits: usize, trunc: Option<u32>) -> Result<Self, Error> {
-        let wrong = |algorithm, takes| Error::KeyLength { algorithm, bits: key_bits, takes };
-        let hmac = |digest| Self::Hmac(digest, key_bits.div_ceil(8));
-        match name {
-            "hmac(md5)" | "md5" => Ok(hmac(Digest::Md5)),
-            "hmac(sha1)" | "sha1" => Ok(hmac(Digest::Sha1)),
-            "hmac(sha256)" | "sha256" => Ok(hmac(Digest::Sha256)),
-            "hmac(sha384)" | "sha384" => Ok(hmac(Digest::Sha384)),
-            "hmac(sha512)" | "sha512" => Ok(hmac(Digest::Sha512)),
-            "xcbc(aes)" if key_bits == 128 => Ok(Self::Xcbc),
-            "xcbc(aes)" => Err(wrong("xcbc(aes)", "128")),
-            "cmac(aes)" => AesSize::from_bits(key_bits)
-                .map(Self::Cmac)
-                .ok_or_else(|| wrong("cmac(aes)", "128, 192 or 256")),
-            "digest_null" => Ok(Self::Null),
-            _ if trunc.is_some() => Err(Error::AuthTruncNotFound { name: name.to_owned() }),
-            _ => Err(Error::AuthNotFound { name: name.to_owned() }),
+        let not_found = || match trunc {
+            Some(_) => Error::AuthTruncNotFound { name: name.to_owned() },
+            None => Error::AuthNotFound { name: name.to_owned() },
+        };
+        let auth = AUTHS.into_iter().find(|auth| auth.names().contains(&name));
+        auth.ok_or_else(not_found)?.with_key(key_bits)
+    }
+
+    fn with_key(self, bits: usize) -> Result<Self, Error> {
+        let (keyed, takes) = match self {
+            Self::Null => (Some(self), ""),
+            Self::Hmac(digest, _) => (Some(Self::Hmac(digest, bits.div_ceil(8))), ""),
+            Self::Xcbc => ((bits == 128).then_some(self), "128"),
+            Self::Cmac(_) => (AesSize::from_bits(bits).map(Self::Cmac), "128, 192 or 256"),
+        };
+        keyed.ok_or_else(|| Error::KeyLength { algorithm: self.names()[0], bits, takes })
+    }
+
+    /// Names: the kernel's, then its older alias. `(default, longest)` ICV in bits:
+    /// `icv_truncbits` and `icv_fullbits` of `xfrm_algo.c`.
+    const fn spec(self) -> (&'static [&'static str], (u32, u32)) {
+        match self {
+            Self::Null => (&["digest_null"], (0, 0)),
+            Self::Hmac(Digest::Md5, _) => (&["hmac(md5)", "md5"], (96, 128)),
+            Self::Hmac(Digest::Sha1, _) => (&["hmac(sha1)", "sha1"], (96, 160)),
+            Self::Hmac(Digest::Sha256, _) => (&["hmac(sha256)", "sha256"], (96, 256)),
+            Self::Hmac(Digest::Sha384, _) => (&["hmac(sha384)", "sha384"], (192, 384)),
+            Self::Hmac(Digest::Sha512, _) => (&["hmac(sha512)", "sha512"], (256, 512)),
+            Self::Xcbc => (&["xcbc(aes)"], (96, 128)),
+            Self::Cmac(_) => (&["cmac(aes)"], (96, 128)),
         }
     }
 
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Null => "digest_null",
-            Self::Hmac(Digest::Md5, _) => "hmac(md5)",
-            Self::Hmac(Digest::Sha1, _) => "hmac(sha1)",
-            Self::Hmac(Digest::Sha256, _) => "hmac(sha256)",
-            Self::Hmac(Digest::Sha384, _) => "hmac(sha384)",
-            Self::Hmac(Digest::Sha512, _) => "hmac(sha512)",
-            Self::Xcbc => "xcbc(aes)",
-            Self::Cmac(_) => "cmac(aes)",
-        }
+    pub(super) const fn names(self) -> &'static [&'static str] {
+        self.spec().0
     }
 
-    /// `(default, longest)` in bits: `icv_truncbits` and `icv_fullbits` of `xfrm_algo.c`.
-    fn icv_bits(self) -> (u32, u32) {
+    pub(super) fn key_len(self) -> usize {
         match self {
-            Self::Null => (0, 0),
-            Self::Hmac(Digest::Md5, _) | Self::Xcbc | Self::Cmac(_) => (96, 128),
-            Self::Hmac(Digest::Sha1, _) => (96, 160),
-            Self::Hmac(Digest::Sha256, _) => (96, 256),
-            Self::Hmac(Digest::Sha384, _) => (192, 384),
-            Self::Hmac(Digest::Sha512, _) => (256, 512),
+            Self::Null => 0,
+            Self::Hmac(_, len) => len,
+            Self::Xcbc => 16,
+            Self::Cmac(size) => size.bytes(),
         }
     }
 
     pub(super) fn icv_len(self, trunc: Option<u32>) -> Result<u8, Error> {
-        let (default, longest) = self.icv_bits();
+        let (_, (default, longest)) = self.spec();
         match trunc {
             None => Ok(whole_bytes(default)),
             Some(bits) if (MIN_ICV_BITS..=longest).contains(&bits) && bits.is_multiple_of(8) => {
@@ -246,9 +336,9 @@ impl Digest {
 impl AesSize {
     pub(super) fn from_bits(bits: usize) -> Option<Self> {
         match bits {
-            128 => Some(Self::Aes128),
-            192 => Some(Self::Aes192),
-            256 => Some(Self::Aes256),
+            128 => Some(Aes128),
+            192 => Some(Aes192),
+            256 => Some(Aes256),
             _ => None,
         }
     }

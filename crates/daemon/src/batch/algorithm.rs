@@ -1,10 +1,10 @@
 //! Turns the algorithms of a state into its transform. No error shows a key.
 
-use uxfrm_crypto::{Error as CryptoError, KeyMaterial, Transform};
-use uxfrm_engine::SaTransform;
-use uxfrm_xfrm::grammar::{
-    AEADS, AUTHS, Algorithm, AlgorithmKind, CIPHERS, Error, Position, SyntaxError, one_of,
+use uxfrm_crypto::{
+    AEAD_NAMES, AUTH_NAMES, CIPHER_NAMES, Error as CryptoError, KeyMaterial, Transform,
 };
+use uxfrm_engine::SaTransform;
+use uxfrm_xfrm::grammar::{Algorithm, AlgorithmKind, Error, Position, SyntaxError, one_of};
 
 /// The transform, if crypto knows the names and takes keys of these lengths. What is wrong with the
 /// pair is wrong at `end`.
@@ -87,9 +87,9 @@ fn refused(error: &CryptoError, algorithm: &Algorithm) -> SyntaxError {
 
 const fn known(kind: AlgorithmKind) -> &'static [&'static str] {
     match kind {
-        AlgorithmKind::Aead => AEADS,
-        AlgorithmKind::Enc => CIPHERS,
-        AlgorithmKind::Auth | AlgorithmKind::AuthTrunc => AUTHS,
+        AlgorithmKind::Aead => AEAD_NAMES,
+        AlgorithmKind::Enc => CIPHER_NAMES,
+        AlgorithmKind::Auth | AlgorithmKind::AuthTrunc => AUTH_NAMES,
         AlgorithmKind::Comp => &[],
     }
 }
@@ -101,13 +101,13 @@ mod tests {
     /// What errors offer, crypto takes.
     #[test]
     fn algorithm_names_in_errors_are_accepted() {
-        for name in AEADS {
+        for name in AEAD_NAMES {
             assert!(
                 [160, 152, 288].iter().any(|bits| Transform::aead(name, *bits, 128).is_ok()),
                 "{name}"
             );
         }
-        for name in CIPHERS {
+        for name in CIPHER_NAMES {
             assert!(
                 [0, 128, 160]
                     .iter()
@@ -115,7 +115,7 @@ mod tests {
                 "{name}"
             );
         }
-        for name in AUTHS {
+        for name in AUTH_NAMES {
             assert!(Transform::cipher_auth(None, Some((name, 128, None))).is_ok(), "{name}");
         }
     }

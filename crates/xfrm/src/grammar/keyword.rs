@@ -426,29 +426,6 @@ THRESHOLDS: Family {
     "hthresh6" "LBITS RBITS" => Family::V6,
 } }
 
-/// Algorithms for errors and completion: `aead`. A test of `uxfrm-daemon` checks them.
-pub const AEADS: &[&str] = &[
-    "rfc4106(gcm(aes))",
-    "rfc4309(ccm(aes))",
-    "rfc4543(gcm(aes))",
-    "rfc7539esp(chacha20,poly1305)",
-];
-
-/// The same: `enc`.
-pub const CIPHERS: &[&str] = &["cbc(aes)", "rfc3686(ctr(aes))", "ecb(cipher_null)"];
-
-/// The same: `auth` and `auth-trunc`.
-pub const AUTHS: &[&str] = &[
-    "hmac(sha1)",
-    "hmac(sha256)",
-    "hmac(sha384)",
-    "hmac(sha512)",
-    "hmac(md5)",
-    "xcbc(aes)",
-    "cmac(aes)",
-    "digest_null",
-];
-
 #[cfg(test)]
 mod tests {
     use super::*;

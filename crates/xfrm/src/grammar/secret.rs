@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::keyword::{AEADS, AUTHS, CIPHERS};
+use uxfrm_crypto::{AEAD_NAMES, AUTH_NAMES, CIPHER_NAMES};
 
 /// A word as an error shows it: quoted, or only its length where it may be a misplaced key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl RedactedWord {
     /// A word in the place of an algorithm's name: shown only if it is one, or written as one is.
     /// Short words are keys as well as names.
     pub(super) fn name(text: &str) -> Self {
-        let mut known = AEADS.iter().chain(CIPHERS).chain(AUTHS);
+        let mut known = AEAD_NAMES.iter().chain(CIPHER_NAMES).chain(AUTH_NAMES);
         if known.any(|name| *name == text) || is_algorithm_like(text) {
             Self::plain(text)
         } else {

@@ -2,14 +2,14 @@
 //! word that the parser takes.
 
 use uxfrm_cli_grammar::WordAndValue;
+use uxfrm_crypto::{AEAD_NAMES, AUTH_NAMES, CIPHER_NAMES};
 
 use super::keyword::{
-    ACTIONS, AEADS, AUTHS, CIPHERS, DEFAULT_ACTIONS, DEVICE, DIRECTION, ENCAPS, FAMILIES,
-    FLUSH_POLICIES, FLUSH_STATES, ID, LEVELS, LIMITS, MARK, MASK, MODES, MONITOR, OBJECTS,
-    OFFLOADS, OPTIONS, POLICY, POLICY_COMMANDS, POLICY_DEFAULTS, POLICY_DIRECTIONS, POLICY_FILTER,
-    POLICY_FLAGS, POLICY_KEY, POLICY_KINDS, PROTOCOLS, SELECTOR, SPI_REQUEST, STATE,
-    STATE_COMMANDS, STATE_DIRECTIONS, STATE_EXTRA_FLAGS, STATE_FILTER, STATE_FLAGS, TEMPLATE,
-    THRESHOLDS, Table, UPPER,
+    ACTIONS, DEFAULT_ACTIONS, DEVICE, DIRECTION, ENCAPS, FAMILIES, FLUSH_POLICIES, FLUSH_STATES,
+    ID, LEVELS, LIMITS, MARK, MASK, MODES, MONITOR, OBJECTS, OFFLOADS, OPTIONS, POLICY,
+    POLICY_COMMANDS, POLICY_DEFAULTS, POLICY_DIRECTIONS, POLICY_FILTER, POLICY_FLAGS, POLICY_KEY,
+    POLICY_KINDS, PROTOCOLS, SELECTOR, SPI_REQUEST, STATE, STATE_COMMANDS, STATE_DIRECTIONS,
+    STATE_EXTRA_FLAGS, STATE_FILTER, STATE_FLAGS, TEMPLATE, THRESHOLDS, Table, UPPER,
 };
 
 /// What may stand in the place of `state`, `policy` …
@@ -108,9 +108,9 @@ pub(crate) fn values(object: &str, command: &str, word: &str) -> Vec<&'static st
         "offload" if is_policy => vec!["packet"],
         "offload" => [OFFLOADS.words(), DEVICE.words()].concat(),
         "crypto" | "packet" => DEVICE.words(),
-        "aead" => AEADS.to_vec(),
-        "enc" => CIPHERS.to_vec(),
-        "auth" | "auth-trunc" => AUTHS.to_vec(),
+        "aead" => AEAD_NAMES.to_vec(),
+        "enc" => CIPHER_NAMES.to_vec(),
+        "auth" | "auth-trunc" => AUTH_NAMES.to_vec(),
         _other => Vec::new(),
     }
 }
