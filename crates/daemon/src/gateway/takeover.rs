@@ -13,7 +13,7 @@ use uxfrm_io::{
 use super::{
     Gateway,
     event_loop::{SUCCESSOR, SUPERVISOR},
-    startup::{GatewayParts, PreparedGateway, open_store, xfrm},
+    startup::{GatewayParts, open_store, xfrm},
 };
 use crate::reconcile::databases::empty;
 use crate::{
@@ -44,20 +44,19 @@ pub(super) fn take_over(
     supervisor.declare_written(&sandbox::written(path, &config))?;
     let (mut successor, mut descriptors) = Successor::ask(before, &config)?;
     let built = build_successor(path, &config, &mut successor, &mut descriptors);
-    let (prepared, stat, mut control) = match built {
+    let (mut gateway, stat, mut control) = match built {
         Ok(built) => built,
         Err(error) => {
             successor.refuse(&error);
             return Err(error);
         }
     };
-    let PreparedGateway { mut gateway, mut workers } = prepared;
-    let programs = workers.programs.clone();
+    let programs = gateway.prepared.programs.clone();
+    let Gateway { database, tunnels, devices, prepared, .. } = &mut gateway;
     let in_charge = || {
-        workers.take_up()?;
+        prepared.take_up()?;
         supervisor.take_over()
     };
-    let Gateway { database, tunnels, devices, .. } = &mut gateway;
     let taken = successor.take_over(database, (tunnels, devices), in_charge)?;
     let TakenOver { client, rested, waiting, left } = taken;
     gateway.reconciler.replace_witness();
@@ -67,10 +66,9 @@ pub(super) fn take_over(
     if !waiting.is_empty() {
         // They wait only while workers know of acquires.
         gateway.xfrm.settle(&mut gateway.database);
-        workers.wait_with(waiting);
+        gateway.prepared.wait_with(waiting);
     }
-    let mut gateway = PreparedGateway { gateway, workers }.start(&config)?;
-    gateway.tunnels.resume()?;
+    gateway.start(&config, PreviousGateway::Runs)?;
     let answer = upgrade::UpgradeAnswer::done(rested);
     stat.take_listener_over()?;
     gateway.note_dropped(DropReason::OutWaitFull, left);
@@ -91,7 +89,7 @@ fn build_successor(
     config: &Config,
     successor: &mut Successor,
     descriptors: &mut DescriptorStore,
-) -> anyhow::Result<(PreparedGateway, StatSocket, Option<Control>)> {
+) -> anyhow::Result<(Gateway, StatSocket, Option<Control>)> {
     let poller = Poller::new()?;
     let stat = descriptors.take(stats_socket::DESCRIPTOR).context("no socket of the counters")?;
     let stat = StatSocket::of_socket(stat)?;
@@ -113,10 +111,10 @@ fn build_successor(
     let destinations = successor.destinations();
     let parts =
         GatewayParts { poller, database, store, devices, reload, descriptors, xfrm, destinations };
-    let mut prepared = Gateway::open(config, parts, PreviousGateway::Runs)?;
-    prepared.gateway.drops.push(successor.drops());
-    prepared.gateway.tunnels = tunnels;
-    Ok((prepared, stat, control))
+    let mut gateway = Gateway::open(config, parts, PreviousGateway::Runs)?;
+    gateway.drops.push(successor.drops());
+    gateway.tunnels = tunnels;
+    Ok((gateway, stat, control))
 }
 
 fn tell(outbox: &mut Outbox, client: ClientId, answer: &upgrade::UpgradeAnswer) {
