@@ -240,8 +240,9 @@ impl Devices {
     ///
     /// # Errors
     /// What ended a thread before it was told to.
-    pub(crate) fn stop(self) -> anyhow::Result<()> {
-        let threads = self.installed.into_values().filter_map(|installed| installed.thread);
+    pub(crate) fn stop(&mut self) -> anyhow::Result<()> {
+        let installed = std::mem::take(&mut self.installed).into_values();
+        let threads = installed.filter_map(|installed| installed.thread);
         threads.map(PausableThread::stop).try_for_each(|ended| Ok(ended?))
     }
 

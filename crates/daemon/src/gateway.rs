@@ -1,16 +1,11 @@
-//! The running gateway: databases, workers, routes and sockets brought up in order, kept, and taken
-//! down in order.
-//!
-//! Up: databases from the batch files → TUN (still without routes) → wire sockets → workers → guard
-//! → routes, so that no packet is brought to a gateway that is not there yet. Down: workers → TUN;
-//! routes that refuse and the guard stay, unless `[host] at_exit` is `open`: then routes → workers
-//! → guard → TUN.
+//! The running gateway: databases, workers, routes and sockets brought up, kept, and taken down, in
+//! the order that `resources.rs` has.
 
 pub mod boot;
 mod event_loop;
 pub(crate) mod housekeeping;
 pub(crate) mod requests;
-mod shutdown;
+mod resources;
 mod startup;
 mod takeover;
 
@@ -46,7 +41,7 @@ use crate::{
     descriptor_store::DescriptorStore,
     devices::{DeviceCreation, Devices},
     firewall::{Firewall, host_bypass::HostBypass},
-    ports::{keepalive::Keepalives, next_hops::RequestedDestinations},
+    ports::{keepalive::Keepalives, next_hops::RequestedDestinations, workers::PreparedWorkers},
     reconcile::{
         Reconciler,
         fail_closed::{self, saver::PolicySaver},
@@ -112,7 +107,7 @@ fn run_with(path: &Path, signals: &Signals, supervisor: Option<Supervisor>) -> a
     let (mut database, devices) = read(&config, DeviceCreation::Real, Some(&store))?;
     let plan = TunnelSpec::read(&config)?;
     let control = control(&config)?;
-    let reload = Reload::new(path, config.clone(), FileOwned::all(&database), plan.clone());
+    let reload = Reload::new(path, config.clone(), FileOwned::all(&database), plan);
     take_up(&config, &mut database)?;
     reserve(&mut database, &mut store)?;
     let mut xfrm = xfrm(&config)?;
@@ -120,11 +115,8 @@ fn run_with(path: &Path, signals: &Signals, supervisor: Option<Supervisor>) -> a
     let destinations = Vec::new();
     let parts =
         GatewayParts { poller, database, store, devices, reload, descriptors, xfrm, destinations };
-    let mut gateway = Gateway::open(&config, parts, PreviousGateway::Gone)?.start(&config)?;
-    match plan.start() {
-        Ok(tunnels) => gateway.tunnels = tunnels,
-        Err(error) => return Err(gateway.abort(error)),
-    }
+    let mut gateway = Gateway::open(&config, parts, PreviousGateway::Gone)?;
+    gateway.start(&config, PreviousGateway::Gone)?;
     gateway.upgrade = Upgrade::under(supervisor);
     gateway.descriptors.keep(stats_socket::DESCRIPTOR, stat.as_fd())?;
     if control.is_some() {
@@ -201,10 +193,11 @@ fn inspect_store(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-#[derive(Debug)]
 struct Gateway {
     database: Database,
     reconciler: Reconciler,
+    /// Those that are open and not started.
+    prepared: PreparedWorkers,
     workers: Vec<WorkerThread>,
     /// Who tells workers their ways past the host's stack.
     resolver: Option<WorkerThread>,

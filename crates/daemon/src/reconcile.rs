@@ -25,8 +25,8 @@ pub(crate) mod sequences;
 use std::{collections::BTreeSet, io, net::IpAddr, sync::Arc, time::Duration};
 
 use uxfrm_engine::{
-    ChangeSet, Database, DefaultActions, Direction, DropCounts, Error, Moment, PolicyChange, Sa,
-    SaId, SaProtocol, Sad, Spd, Spi, Transaction, UpdatedSa,
+    ChangeSet, Database, DefaultActions, Direction, DropCounts, Error, HostView, Moment,
+    PolicyChange, Sa, SaId, SaProtocol, Sad, Spd, Spi, Transaction, UpdatedSa,
 };
 use uxfrm_io::{
     icmp_errors::{PacketTooBig, PathMtuErrors},
@@ -623,21 +623,51 @@ impl Reconciler {
         }
     }
 
-    /// Leaves the routes as they are: those to the TUN go with it, and what refuses packets lies
-    /// beneath. The guard stays as well.
-    pub(crate) fn leave_routes(self) -> SequenceStore {
-        self.store
+    /// A guard that stands as the databases want it.
+    pub(crate) fn set_guard(&mut self, guard: Option<AnyFilter>) {
+        self.guard = guard;
+    }
+
+    /// Brings the packets of these policies to the gateway. What workers are to know of the host.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn bring_up_routes(&mut self, spd: &Spd) -> anyhow::Result<HostView> {
+        let by = self.divert_mode();
+        self.routes.bring_up(by, spd)
     }
 
     /// Removes the routes: nothing is brought to the gateway any more.
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn close_routes(
-        self,
-    ) -> anyhow::Result<(Option<AnyFilter>, Option<HostBypass>, SequenceStore)> {
-        self.routes.close()?;
-        Ok((self.guard, self.host_bypass, self.store))
+    pub(crate) fn close_routes(&mut self) -> anyhow::Result<()> {
+        self.routes.close()
+    }
+
+    /// Takes the guard down.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn close_guard(&mut self) -> anyhow::Result<()> {
+        self.guard.take().map_or(Ok(()), |guard| guard.close())
+    }
+
+    /// Lets the host's stack have the packets of inline mode.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn take_down_host_bypass(&mut self) -> anyhow::Result<()> {
+        self.host_bypass.take().map_or(Ok(()), HostBypass::take_down)
+    }
+
+    /// Writes down the very numbers that were used, by devices as well, now that all are at rest.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub(crate) fn close_store(&mut self, database: &mut Database) -> io::Result<()> {
+        database.update_all_counts();
+        self.store.close(&database.snapshot().sad)
     }
 
     /// Adding a state whose numbers can't be kept is refused.
@@ -697,7 +727,7 @@ impl Reconciler {
     }
 
     /// By what packets find their way into the TUN.
-    fn divert_mode(&self) -> DivertMode {
+    pub(crate) fn divert_mode(&self) -> DivertMode {
         self.guard.as_ref().map_or(DivertMode::Destinations, |guard| guard.divert_mode())
     }
 

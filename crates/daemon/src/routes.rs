@@ -53,6 +53,9 @@ use stale::RunningGateway;
 /// Metric of the `unreachable` routes beneath.
 const BENEATH: u32 = u32::MAX - 1;
 
+/// What becomes of a host whose gateway ends by a fault.
+pub(crate) const STAYS: &str = "protected destinations stay unreachable until uxfrm runs again";
+
 /// The state of the process that had the host before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PreviousGateway {
@@ -285,7 +288,7 @@ impl HostRoutes {
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn close(mut self) -> anyhow::Result<()> {
+    pub(crate) fn close(&mut self) -> anyhow::Result<()> {
         self.ways.take_down(&mut self.rtnetlink)?;
         stale::clear(&mut self.rtnetlink, self.leading.table)
     }

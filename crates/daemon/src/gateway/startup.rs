@@ -1,4 +1,4 @@
-//! Brings a gateway up, in order.
+//! Opens what a gateway is made of, before packets are led to it.
 
 use std::{
     net::IpAddr,
@@ -20,10 +20,7 @@ use uxfrm_io::{
 };
 use uxfrm_runtime::Events;
 
-use super::{
-    Gateway,
-    shutdown::{KEPT_OUT, STAYS},
-};
+use super::{Gateway, resources::KEPT_OUT};
 use crate::reconcile::databases::state_directory;
 use crate::tun::bring_up;
 use crate::{
@@ -31,19 +28,19 @@ use crate::{
     control::{AccessTerms, Control, XfrmServer},
     descriptor_store::DescriptorStore,
     devices::{self, Devices},
-    firewall::{Firewall, host_bypass::HostBypass},
+    firewall::host_bypass::HostBypass,
     inline,
     ports::{
         af_xdp::AfXdpDevice, keepalive::Keepalives, next_hops::RequestedDestinations, workers,
     },
     reconcile::{
-        AnyFilter, Reconciler,
+        Reconciler,
         fail_closed::{self, PolicyFiles, saver::PolicySaver},
         rebuild::PolicyRebuild,
         sequences::SequenceStore,
     },
     reload::Reload,
-    routes::{DivertMode, HostRoutes, PreviousGateway},
+    routes::{HostRoutes, PreviousGateway},
     tun::gso_limit,
     tunnels::TunnelService,
     upgrade::Upgrade,
@@ -125,26 +122,6 @@ pub(super) struct GatewayParts {
     pub(super) destinations: Vec<IpAddr>,
 }
 
-/// A gateway whose workers are open and not started.
-pub(super) struct PreparedGateway {
-    pub(super) gateway: Gateway,
-    pub(super) workers: workers::PreparedWorkers,
-}
-
-impl PreparedGateway {
-    pub(super) fn start(self, config: &Config) -> anyhow::Result<Gateway> {
-        let Self { mut gateway, workers } = self;
-        let stays = if config.inline.is_some() { KEPT_OUT } else { STAYS };
-        gateway.devices.resume().context(stays)?;
-        let workers::RunningWorkers { workers, drops, caches, resolver, requested } =
-            workers.start(config).context(stays)?;
-        (gateway.workers, gateway.resolver, gateway.requested) = (workers, resolver, requested);
-        gateway.drops.extend(drops);
-        gateway.caches.extend(caches);
-        Ok(gateway)
-    }
-}
-
 /// The netlink server, without clients.
 pub(super) fn xfrm(config: &Config) -> anyhow::Result<XfrmServer> {
     XfrmServer::new(config.control.acquire_expires.get()).context("no random numbers")
@@ -198,19 +175,19 @@ pub(super) fn take_up(config: &Config, database: &mut Database) -> anyhow::Resul
 }
 
 impl Gateway {
+    /// One that is ready for packets, while its workers are open and not started.
     pub(super) fn open(
         config: &Config,
         parts: GatewayParts,
         before: PreviousGateway,
-    ) -> anyhow::Result<PreparedGateway> {
-        let GatewayParts { poller, mut database, store, mut devices, reload, .. } = parts;
+    ) -> anyhow::Result<Self> {
+        let GatewayParts { poller, database, store, mut devices, reload, .. } = parts;
         let GatewayParts { mut descriptors, xfrm, destinations, .. } = parts;
         let (tun, index) = open_tun(config, &mut descriptors)?;
         let (table, mark) = (config.wire.table.number(), config.wire.mark.get());
-        let mut routes = HostRoutes::open(index, table, mark, before)?;
+        let routes = HostRoutes::open(index, table, mark, before)?;
         let (inline_devices, host_bypass) =
             inline_devices(config, routes.own(), &mut descriptors)?.unzip();
-        let snapshot = database.snapshot();
         let (sender, events) = mpsc::channel();
         let sender = Events::new(sender, poller.waker());
         let policy_rebuild = PolicyRebuild::new(poller.waker());
@@ -220,7 +197,7 @@ impl Gateway {
         let af_xdp = af_xdp(config, routes.own(), &mut descriptors)?;
         let bay = devices.bay();
         let stored = &mut descriptors;
-        let workers = match &inline_devices {
+        let prepared = match &inline_devices {
             None => {
                 let attachments = workers::WorkerAttachments { bay, af_xdp: af_xdp.as_ref() };
                 workers::open_all(config, tun, &database, &around, &sender, attachments, stored)?
@@ -238,45 +215,25 @@ impl Gateway {
         // The last of what may fail while nothing of the host's has changed.
         let paths =
             PathMtuErrors::open().context("no socket for ICMP errors (needs CAP_NET_RAW)")?;
-        let guard = Firewall::open(config, &snapshot.spd, &mut descriptors)?;
-        let divert_mode = Firewall::divert_mode(guard.as_ref());
-        if divert_mode == DivertMode::Destinations {
-            let tun = &config.host.tun;
-            tracing::warn!(
-                "packets are led into {tun} by their destinations alone, as they can't be marked: what no policy protects there passes \
-                 uxfrm as well, and a socket without an address gets the one that a policy names"
-            );
-        }
-        routes.lead(divert_mode)?;
-        routes.follow(&snapshot.spd).context(STAYS)?;
-        routes.sweep().context("can't let go of what an earlier run left").context(STAYS)?;
-        if host_bypass.is_none() {
-            HostBypass::sweep();
-        }
-        database.set_host(routes.host());
-        database.publish();
-        let filter = guard.as_ref().and_then(Firewall::watch);
-        let guard = guard.map(|guard| Box::new(guard) as AnyFilter);
-        let routes = Box::new(routes);
-        let reconciler = Reconciler::new(store, guard, host_bypass, af_xdp, routes, &snapshot.spd);
-        let keepalives = Keepalives::new(config.wire.mark.get());
-        let tunnels = TunnelService::default();
-        let gateway = Self {
+        let (snapshot, routes) = (database.snapshot(), Box::new(routes));
+        let reconciler = Reconciler::new(store, None, host_bypass, af_xdp, routes, &snapshot.spd);
+        let mut gateway = Self {
             database,
             reconciler,
+            prepared,
             workers: Vec::new(),
             resolver: None,
             requested: RequestedDestinations::default(),
-            tunnels,
+            tunnels: TunnelService::default(),
             drops: Vec::new(),
             caches: Vec::new(),
             events,
             poller,
             network,
             paths,
-            filter,
+            filter: None,
             uevents: listen_for_snapshots(),
-            keepalives,
+            keepalives: Keepalives::new(mark),
             policy_rebuild,
             policy_saver,
             xfrm,
@@ -287,6 +244,7 @@ impl Gateway {
             upgrade: Upgrade::default(),
             descriptors,
         };
-        Ok(PreparedGateway { gateway, workers })
+        gateway.prepare(config, before)?;
+        Ok(gateway)
     }
 }

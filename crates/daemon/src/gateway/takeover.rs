@@ -3,6 +3,7 @@
 use std::{os::fd::AsFd as _, path::Path, sync::Arc};
 
 use anyhow::Context as _;
+use uxfrm_control_client::upgrade::UpgradeAnswer;
 use uxfrm_engine::{DropReason, Drops};
 use uxfrm_io::{
     fd_channel::FdChannel,
@@ -13,7 +14,7 @@ use uxfrm_io::{
 use super::{
     Gateway,
     event_loop::{SUCCESSOR, SUPERVISOR},
-    startup::{GatewayParts, PreparedGateway, open_store, xfrm},
+    startup::{GatewayParts, open_store, xfrm},
 };
 use crate::reconcile::databases::empty;
 use crate::{
@@ -44,20 +45,19 @@ pub(super) fn take_over(
     supervisor.declare_written(&sandbox::written(path, &config))?;
     let (mut successor, mut descriptors) = Successor::ask(before, &config)?;
     let built = build_successor(path, &config, &mut successor, &mut descriptors);
-    let (prepared, stat, mut control) = match built {
+    let (mut gateway, stat, mut control) = match built {
         Ok(built) => built,
         Err(error) => {
             successor.refuse(&error);
             return Err(error);
         }
     };
-    let PreparedGateway { mut gateway, mut workers } = prepared;
-    let programs = workers.programs.clone();
+    let programs = gateway.prepared.programs.clone();
+    let Gateway { database, tunnels, devices, prepared, .. } = &mut gateway;
     let in_charge = || {
-        workers.take_up()?;
+        prepared.take_up()?;
         supervisor.take_over()
     };
-    let Gateway { database, tunnels, devices, .. } = &mut gateway;
     let taken = successor.take_over(database, (tunnels, devices), in_charge)?;
     let TakenOver { client, rested, waiting, left } = taken;
     gateway.reconciler.replace_witness();
@@ -67,11 +67,10 @@ pub(super) fn take_over(
     if !waiting.is_empty() {
         // They wait only while workers know of acquires.
         gateway.xfrm.settle(&mut gateway.database);
-        workers.wait_with(waiting);
+        gateway.prepared.wait_with(waiting);
     }
-    let mut gateway = PreparedGateway { gateway, workers }.start(&config)?;
-    gateway.tunnels.resume()?;
-    let answer = upgrade::UpgradeAnswer::done(rested);
+    gateway.start(&config, PreviousGateway::Runs)?;
+    let answer = upgrade::takeover_answer(rested);
     stat.take_listener_over()?;
     gateway.note_dropped(DropReason::OutWaitFull, left);
     gateway.upgrade = Upgrade::under(Some(supervisor));
@@ -91,7 +90,7 @@ fn build_successor(
     config: &Config,
     successor: &mut Successor,
     descriptors: &mut DescriptorStore,
-) -> anyhow::Result<(PreparedGateway, StatSocket, Option<Control>)> {
+) -> anyhow::Result<(Gateway, StatSocket, Option<Control>)> {
     let poller = Poller::new()?;
     let stat = descriptors.take(stats_socket::DESCRIPTOR).context("no socket of the counters")?;
     let stat = StatSocket::of_socket(stat)?;
@@ -113,13 +112,13 @@ fn build_successor(
     let destinations = successor.destinations();
     let parts =
         GatewayParts { poller, database, store, devices, reload, descriptors, xfrm, destinations };
-    let mut prepared = Gateway::open(config, parts, PreviousGateway::Runs)?;
-    prepared.gateway.drops.push(successor.drops());
-    prepared.gateway.tunnels = tunnels;
-    Ok((prepared, stat, control))
+    let mut gateway = Gateway::open(config, parts, PreviousGateway::Runs)?;
+    gateway.drops.push(successor.drops());
+    gateway.tunnels = tunnels;
+    Ok((gateway, stat, control))
 }
 
-fn tell(outbox: &mut Outbox, client: ClientId, answer: &upgrade::UpgradeAnswer) {
+fn tell(outbox: &mut Outbox, client: ClientId, answer: &UpgradeAnswer) {
     // It has no maps, the only thing that may not be had as JSON.
     outbox.send(client, serde_json::to_vec(answer).unwrap_or_default());
 }
@@ -157,7 +156,7 @@ impl Gateway {
     fn hand_over(
         &mut self,
         control: &mut Control,
-    ) -> anyhow::Result<Option<(ClientId, upgrade::UpgradeAnswer)>> {
+    ) -> anyhow::Result<Option<(ClientId, UpgradeAnswer)>> {
         control.settle(&mut self.serving());
         self.run_housekeeping(Some(control));
         self.policy_saver.rest();

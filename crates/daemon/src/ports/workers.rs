@@ -82,6 +82,7 @@ pub(crate) struct WorkerAttachments<'a> {
 }
 
 /// All workers of a gateway, open and not started.
+#[derive(Default)]
 pub(crate) struct PreparedWorkers {
     pub(crate) workers: Vec<Box<dyn EventLoop>>,
     pub(crate) drops: Vec<Arc<Drops>>,

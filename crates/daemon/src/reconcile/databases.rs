@@ -74,12 +74,6 @@ pub(crate) fn reserve(database: &mut Database, store: &mut SequenceStore) -> any
     Ok(())
 }
 
-/// Writes down the very numbers that were used, by devices as well, now that all are at rest.
-pub(crate) fn close_store(database: &mut Database, store: SequenceStore) -> std::io::Result<()> {
-    database.update_all_counts();
-    store.close(&database.snapshot().sad)
-}
-
 /// All faults as one error, a line each.
 fn joined(faults: Vec<apply::Error>) -> anyhow::Error {
     let lines: Vec<_> = faults.iter().map(ToString::to_string).collect();

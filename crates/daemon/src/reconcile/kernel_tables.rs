@@ -2,16 +2,20 @@
 
 use std::{fmt::Debug, net::IpAddr};
 
+use anyhow::Context as _;
 use uxfrm_engine::{DropCounts, HostView, PolicyChange, Spd};
 use uxfrm_io::{nftables, rtnetlink};
 
 use crate::{
     firewall::Firewall,
-    routes::{DivertMode, HostRoutes},
+    routes::{DivertMode, HostRoutes, STAYS},
 };
 
 /// Routes that bring the host's packets to the gateway; see [`HostRoutes`].
 pub(crate) trait Routes: Debug {
+    /// Leads the packets of these policies here, and lets go of what an earlier run left.
+    fn bring_up(&mut self, by: DivertMode, spd: &Spd) -> anyhow::Result<HostView>;
+
     /// Makes them those of the policies.
     fn follow(&mut self, spd: &Spd) -> Result<(), rtnetlink::Error>;
 
@@ -59,7 +63,7 @@ pub(crate) trait Routes: Debug {
     fn check_rp_filters(&mut self);
 
     /// Removes all of them.
-    fn close(self: Box<Self>) -> anyhow::Result<()>;
+    fn close(&mut self) -> anyhow::Result<()>;
 }
 
 /// What keeps plain packets back that the policies want protected; see [`Firewall`].
@@ -96,6 +100,13 @@ pub(crate) trait FirewallTable: Debug {
 pub(crate) type AnyFilter = Box<dyn FirewallTable>;
 
 impl Routes for HostRoutes {
+    fn bring_up(&mut self, by: DivertMode, spd: &Spd) -> anyhow::Result<HostView> {
+        self.lead(by)?;
+        Self::follow(self, spd).context(STAYS)?;
+        self.sweep().context("can't let go of what an earlier run left").context(STAYS)?;
+        Ok(self.host())
+    }
+
     fn follow(&mut self, spd: &Spd) -> Result<(), rtnetlink::Error> {
         Self::follow(self, spd)
     }
@@ -156,8 +167,8 @@ impl Routes for HostRoutes {
         Self::check_rp_filters(self);
     }
 
-    fn close(self: Box<Self>) -> anyhow::Result<()> {
-        Self::close(*self)
+    fn close(&mut self) -> anyhow::Result<()> {
+        Self::close(self)
     }
 }
 

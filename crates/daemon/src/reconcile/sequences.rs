@@ -510,7 +510,7 @@ impl SequenceStore {
     ///
     /// # Errors
     /// When the journal can't be written; the reservations in it stand.
-    pub(crate) fn close(mut self, sad: &Sad) -> io::Result<()> {
+    pub(crate) fn close(&mut self, sad: &Sad) -> io::Result<()> {
         let leaving = std::mem::take(&mut self.leaving);
         self.settle_all(leaving);
         for sa in sad.iter() {

@@ -132,6 +132,14 @@ struct FakeRoutes {
 }
 
 impl FakeRoutes {
+    fn host(&self) -> HostView {
+        HostView {
+            addresses: self.own.iter().copied().collect(),
+            mtu: 1500,
+            narrow: PathMtus::new(),
+        }
+    }
+
     /// Makes the kernel's routes those that are wanted; the first refusal.
     fn install(&self) -> Result<(), rtnetlink::Error> {
         let mut tables = self.kernel.0.borrow_mut();
@@ -178,6 +186,11 @@ fn wish(entry: &PolicyEntry) -> Option<Destination> {
 }
 
 impl Routes for FakeRoutes {
+    fn bring_up(&mut self, _: DivertMode, spd: &Spd) -> anyhow::Result<HostView> {
+        self.follow(spd)?;
+        Ok(self.host())
+    }
+
     fn follow(&mut self, spd: &Spd) -> Result<(), rtnetlink::Error> {
         self.wanted.clear();
         spd.iter().for_each(|entry| self.count_in(entry));
@@ -219,12 +232,7 @@ impl Routes for FakeRoutes {
     }
 
     fn take_route_news(&mut self) -> Option<HostView> {
-        let host = || HostView {
-            addresses: self.own.iter().copied().collect(),
-            mtu: 1500,
-            narrow: PathMtus::new(),
-        };
-        std::mem::take(&mut self.news).then(host)
+        std::mem::take(&mut self.news).then(|| self.host())
     }
 
     fn own(&self) -> &[IpAddr] {
@@ -245,7 +253,7 @@ impl Routes for FakeRoutes {
 
     fn check_rp_filters(&mut self) {}
 
-    fn close(self: Box<Self>) -> anyhow::Result<()> {
+    fn close(&mut self) -> anyhow::Result<()> {
         self.kernel.0.borrow_mut().routes.clear();
         Ok(())
     }

@@ -324,13 +324,10 @@ impl Site {
         let snapshot = run.database.snapshot();
         let name = |sa: &Sa| (sa.id().destination, sa.id().spi.0);
         let heads = snapshot.sad.iter().map(|sa| (name(sa), sa.highest_received())).collect();
-        let Run { workers, mut database, reconciler, .. } = run;
+        let Run { workers, mut database, mut reconciler, .. } = run;
         drop(workers);
         let is_exact = match end {
-            End::Orderly => {
-                crate::reconcile::databases::close_store(&mut database, reconciler.leave_routes())
-                    .is_ok()
-            }
+            End::Orderly => reconciler.close_store(&mut database).is_ok(),
             // One that has just taken over another's place has none before its first commit.
             End::Fault | End::Killed => reconciler.has_witness(),
             End::PowerLoss => {

@@ -136,7 +136,7 @@ impl PolicySaver {
     }
 
     /// The gateway ends: the file is as the policies are, or gone where nothing is to be held.
-    pub(crate) fn end(mut self, database: &Database, written: &FileOwned, at_exit: AtExit) {
+    pub(crate) fn end(&mut self, database: &Database, written: &FileOwned, at_exit: AtExit) {
         self.rest();
         let snapshot = database.snapshot();
         let ended = match at_exit {

@@ -122,7 +122,7 @@ impl Run {
         Arc::clone(self.0.snapshot().sad.iter().next().unwrap())
     }
 
-    fn end(self) {
+    fn end(mut self) {
         self.1.close(&self.0.snapshot().sad).unwrap();
     }
 }

@@ -273,7 +273,7 @@ impl Simulation {
         let kind = self.dice.below(3);
         match kind {
             0 => {
-                let Run(database, store) = run;
+                let Run(database, mut store) = run;
                 let _full = store.close(&database.snapshot().sad);
             }
             1 => run.crash(),
