@@ -2,8 +2,8 @@
 //!
 //! A key is a packet's [`FiveTuple`] in two words ([`V4`]) or five ([`V6`]). A rule is made of an
 //! [`Entry`], which says what it matches ([`Ternary`]), its order ([`Rank`], then
-//! [`Entry::precedence`]) and a tag that a match gives back without reading the entry. What an entry
-//! is, only its user knows. An [`Index`] holds the entries, and a look-up gives the [`Best`].
+//! [`Entry::precedence`]) and a tag that a match gives back without reading the entry. Only its
+//! user knows what an entry is. An [`Index`] holds the entries, and a look-up gives the [`Best`].
 //!
 //! An index is a decision tree whose leaves compare a few rules one by one or many at once; or bit
 //! vectors, where rules overlap in many ways; or a tuple space, where a large set has few masks. A

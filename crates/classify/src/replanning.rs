@@ -7,7 +7,7 @@ use crate::plan::FEW;
 pub enum ReplanTiming {
     /// On insertion.
     Now,
-    /// By [`Index::prepare`](super::node::Index::prepare), to keep insertion fast; far too large
+    /// By [`Index::prepare`](crate::Index::prepare), to keep insertion fast; far too large
     /// nodes are replanned at once.
     Later,
 }

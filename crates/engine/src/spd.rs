@@ -15,22 +15,21 @@
 //! | bytes | what |
 //! | ---: | --- |
 //! | 96 | [`PolicyEntry`](crate::PolicyEntry): 72, and 24 for the counts of its `Arc` and the allocator |
-//! | 60 | `classifier`: 40 for its rule, the rest for leaves and cuts |
+//! | 60 | `rules`: 40 for its rule, the rest for leaves and cuts |
 //! | 11 | `ledger`: its slot in the table of names, of which a million have filled half |
 //! | 8 | where the entry of its slot is |
 //! | 5 | its slot among those that came, for dumps |
 //! | 4 | its slot by index |
 //!
-//! and what the allocator cannot use. For IPv6 the `classifier` takes 54: 40 for a rule, which
-//! holds only the remote address; the rest of what it matches is in a mask template shared by many
-//! rules (`uxfrm_classify`). A rule without a template takes 88, as all do in sets of a
-//! few thousand. A policy's own fields are in its entry: prefix lengths, protocol, ports,
-//! addresses, tunnel addresses and request id; 23 bytes fit inline, more take a separate block
-//! (`compact/inline`, `compact/layout`). IPv6 addresses are stored as the bytes that differ from
-//! zero, or for tunnel addresses from the traffic's (`compact/address_codec`): a peer with an
-//! unrelated address takes a block of 48 bytes. All else is shared between policies
-//! (`compact/shared`), including local IPv6 addresses and templates that many policies use. The
-//! first packet adds nothing.
+//! and what the allocator cannot use. For IPv6 they take 54: 40 for a rule, which holds only the
+//! remote address; the rest of what it matches is in a mask template shared by many rules
+//! (`uxfrm_classify`). A rule without a template takes 88, as all do in sets of a few thousand. A
+//! policy's own fields are in its entry: prefix lengths, protocol, ports, addresses, tunnel
+//! addresses and request id; 23 bytes fit inline, more take a separate block (`compact/inline`,
+//! `compact/layout`). IPv6 addresses are stored as the bytes that differ from zero, or for tunnel
+//! addresses from the traffic's (`compact/address_codec`): a peer with an unrelated address takes a
+//! block of 48 bytes. All else is shared between policies (`compact/shared`), including local IPv6
+//! addresses and templates that many policies use. The first packet adds nothing.
 mod change_log;
 pub(crate) mod compact;
 pub mod entry;

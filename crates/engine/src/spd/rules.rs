@@ -2,8 +2,8 @@
 //! all.
 //!
 //! Policies are kept in bins by direction, kind, family and interface id, as in
-//! `net/xfrm/xfrm_policy.c`. Each bin is an [`Index`]: readers see an immutable one, snapshots share
-//! its nodes, and a change copies one path per publication, whatever the number of policies.
+//! `net/xfrm/xfrm_policy.c`. Each bin is an [`Index`]: readers see an immutable one, snapshots
+//! share its nodes, and a change copies one path per publication, whatever the number of policies.
 //!
 //! Guarantees: the same result as a scan in order of [`PolicyPrecedence`](crate::PolicyPrecedence);
 //! no cost grows with the number of removed policies.
