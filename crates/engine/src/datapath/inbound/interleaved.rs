@@ -11,11 +11,11 @@ use uxfrm_packet::{PacketBuf, Protocol, Version};
 
 use super::deliver::{HostDelivery, is_burst, may_coalesce};
 use super::inner_template::{InnerPacket, InnerTemplate};
-use super::outer_template::{MatchedEsp, SaMatcher};
+use super::outer_template::MatchedEsp;
 use super::run::MIN_PACKETS;
 use super::rx_record::RxRecord;
 use super::slow::parse_outer;
-use super::{DATA_AHEAD, Fate, Inbound, META_AHEAD, PIECE, RxBatch, RxItem, narrow};
+use super::{DATA_AHEAD, Inbound, META_AHEAD, PIECE, RxBatch, narrow};
 use crate::datapath::account::{LimitCheck, charge};
 use crate::datapath::back_off::BackOff;
 use crate::datapath::context::BatchContext;
@@ -262,9 +262,7 @@ impl Inbound {
     /// Turns opened packets that were not accepted into items. Returns whether there were none.
     #[inline(never)]
     fn leave_interleaved(&mut self) -> bool {
-        let Self { interleaved, rx, opener, .. } = self;
-        let RxBatch { rx_cache, items, sealed, buffers, .. } = rx;
-        let RxInterleaved { packets, matches, inner_packets, back_off, .. } = interleaved;
+        let RxInterleaved { packets, matches, inner_packets, back_off, .. } = &mut self.interleaved;
         let left = packets.len() - inner_packets.len();
         if left == 0 {
             return true;
@@ -273,17 +271,11 @@ impl Inbound {
             back_off.begin();
         }
         let accepted = matches.len() - left;
-        opener.verdicts.drain(..accepted);
-        for ((packet, matched), place) in
-            packets.drain(inner_packets.len()..).zip(&matches[accepted..]).zip(0..)
-        {
-            let item = RxItem::new(place, 0, packet.len(), packet.mark);
-            rx_cache.mark_seen(matched.entry);
-            // The template existed when the packet matched.
-            let known = SaMatcher::of(rx_cache, matched.entry);
-            sealed.extend(known.map(|known| known.sealed(&matched.matched, place, &item)));
-            items.push(RxItem { fate: Fate::Encrypted, ..item });
-            buffers.push(Some(packet));
+        self.opener.verdicts.drain(..accepted);
+        let left = packets.drain(inner_packets.len()..).zip(&matches[accepted..]);
+        for (packet, RxMatch { entry, matched, .. }) in left {
+            self.rx.rx_cache.mark_seen(*entry);
+            self.rx.push_opened(packet, *entry, matched);
         }
         false
     }

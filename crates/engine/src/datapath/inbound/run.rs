@@ -13,7 +13,7 @@ use super::deliver::{is_burst, may_coalesce};
 use super::inner_template::{InnerPacket, InnerTemplate};
 use super::outer_template::{MatchedEsp, SaMatcher};
 use super::rx_cache::RxCache;
-use super::{DATA_AHEAD, Fate, Inbound, META_AHEAD, PIECE, RxBatch, RxItem, narrow};
+use super::{DATA_AHEAD, Inbound, META_AHEAD, PIECE, RxBatch, narrow};
 use crate::datapath::account::LimitCheck;
 use crate::datapath::back_off::BackOff;
 use crate::datapath::context::BatchContext;
@@ -206,22 +206,14 @@ impl Inbound {
     /// Turns opened packets that were not accepted into items.
     #[inline(never)]
     fn leave_to_slow_path(&mut self, entry: u32) {
-        let Self { run, rx: RxBatch { rx_cache, items, sealed, buffers, .. }, opener, .. } = self;
-        let RxRun { packets, matches, inner_packets, back_off } = run;
+        let RxRun { packets, matches, inner_packets, back_off } = &mut self.run;
         let accepted = inner_packets.len();
         if accepted < matches.len() / 2 {
             back_off.begin();
         }
-        opener.verdicts.drain(..accepted);
-        let known = SaMatcher::of(rx_cache, entry);
-        for ((packet, matched), place) in
-            packets.drain(accepted..).zip(&matches[accepted..]).zip(0..)
-        {
-            let item = RxItem::new(place, 0, packet.len(), packet.mark);
-            // The template existed when the packet matched.
-            sealed.extend(known.map(|known| known.sealed(matched, place, &item)));
-            items.push(RxItem { fate: Fate::Encrypted, ..item });
-            buffers.push(Some(packet));
+        self.opener.verdicts.drain(..accepted);
+        for (packet, matched) in packets.drain(accepted..).zip(&matches[accepted..]) {
+            self.rx.push_opened(packet, entry, matched);
         }
     }
 

@@ -5,6 +5,7 @@ use std::vec::Drain;
 
 use uxfrm_packet::{IpPacket, PacketBuf, Segments};
 
+use super::outer_template::{MatchedEsp, SaMatcher};
 use super::rx_cache::RxCache;
 use super::slow::device::DeviceMarks;
 use super::slow::item::{Fate, RxItem};
@@ -84,6 +85,17 @@ impl RxBatch {
             let len = usize::from(stride).min(train.len() - start);
             self.items.push(RxItem::new(buffer, start, len, train.mark));
         }
+    }
+
+    /// Adds an item for a packet that a fast path matched and opened, but did not accept.
+    pub(super) fn push_opened(&mut self, packet: PacketBuf, entry: u32, matched: &MatchedEsp) {
+        let place = narrow(self.buffers.len());
+        let item = RxItem::new(place, 0, packet.len(), packet.mark);
+        // The template existed when the packet matched.
+        let known = SaMatcher::of(&self.rx_cache, entry);
+        self.sealed.extend(known.map(|known| known.sealed(matched, place, &item)));
+        self.items.push(RxItem { fate: Fate::Encrypted, ..item });
+        self.buffers.push(Some(packet));
     }
 
     /// A packet without ESP.
