@@ -222,7 +222,7 @@ impl Routes for FakeRoutes {
         let host = || HostView {
             addresses: self.own.iter().copied().collect(),
             mtu: 1500,
-            narrow: PathMtus::new(),
+            path_mtus: PathMtus::new(),
         };
         std::mem::take(&mut self.news).then(host)
     }
