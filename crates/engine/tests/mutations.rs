@@ -5,6 +5,7 @@
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
 )]
 
+use std::iter;
 use std::net::SocketAddr;
 
 use uxfrm_crypto::{KeyMaterial, Transform};
@@ -34,7 +35,7 @@ fn shapes() -> Vec<IpsecSetup> {
         (Mode::Tunnel, V4, V6),
         (Mode::Tunnel, V6, V6),
     ] {
-        for encap in [None, Some(UdpEncapKind::Esp), Some(UdpEncapKind::NonIke)] {
+        for encap in iter::once(None).chain(UdpEncapKind::processed().map(Some)) {
             let window = 0;
             shapes.push(IpsecSetup { encap, window, ..IpsecSetup::new(mode, inner, outer) });
         }
