@@ -334,8 +334,11 @@ impl HostRoutes {
     /// What workers are to know of the host: its addresses, and the largest IP packet that the
     /// network takes towards all peers.
     pub(crate) fn host(&self) -> HostView {
-        let (addresses, narrow) = (self.own.iter().copied().collect(), self.peers.narrow().clone());
-        HostView { addresses, mtu: self.peers.mtu(), narrow }
+        HostView {
+            addresses: self.own.iter().copied().collect(),
+            mtu: self.peers.mtu(),
+            path_mtus: self.peers.narrow().clone(),
+        }
     }
 
     /// The same, if it may have changed since the last time.

@@ -37,7 +37,7 @@ pub enum Event {
         from: std::net::SocketAddr,
     },
     /// The path MTU towards an address is smaller than the worker assumed:
-    /// [`Host::narrow`](crate::HostView::narrow) should have it.
+    /// [`HostView::path_mtus`](crate::HostView::path_mtus) should have it.
     NarrowPath(std::net::IpAddr),
 }
 

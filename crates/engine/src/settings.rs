@@ -147,7 +147,7 @@ pub struct Settings {
     pub path_mtus: PathMtus,
     /// TTL and hop limit of outer headers.
     pub hop_limit: u8,
-    /// The host's own addresses, until a [`HostView`] replaces them; likewise `mtu` and `narrow`.
+    /// The host's own addresses, until a [`HostView`] replaces them; likewise `mtu` and `path_mtus`.
     pub addresses: HostAddresses,
     /// UDP ports at which whole IP packets may hold ESP (RFC 3948: 4500). Socket payloads are
     /// parsed at any port.
@@ -209,7 +209,7 @@ pub struct HostView {
     /// MTU of the network, headers included; at least 576.
     pub mtu: u16,
     /// Smaller path MTUs by peer.
-    pub narrow: PathMtus,
+    pub path_mtus: PathMtus,
 }
 
 /// Path MTUs in bytes of IP packet, for peers with less than the interface's, as learned from

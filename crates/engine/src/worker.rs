@@ -271,5 +271,5 @@ fn meet_host(snapshot: &Snapshot, met: &mut Option<Arc<HostView>>, settings: &mu
 fn take_over(host: &HostView, settings: &mut Settings) {
     settings.addresses = host.addresses.clone();
     settings.mtu = host.mtu;
-    settings.path_mtus = host.narrow.clone();
+    settings.path_mtus = host.path_mtus.clone();
 }

@@ -24,8 +24,8 @@ fn expected(number: usize) -> Vec<u8> {
 }
 
 /// The left one of two gateways without SAs, with a key manager listening.
-fn waiting(wrapping: &IpsecSetup) -> TestGatewayPair {
-    let mut pair = TestGatewayPair::without_sas(wrapping);
+fn waiting(setup: &IpsecSetup) -> TestGatewayPair {
+    let mut pair = TestGatewayPair::without_sas(setup);
     pair.left.listen([]);
     pair
 }
@@ -50,13 +50,13 @@ fn nudge(gateway: &mut TestGateway) -> Vec<PacketBuf> {
 
 #[test]
 fn packets_of_one_template_send_one_acquire() {
-    let wrapping = IpsecSetup::tunnel4();
-    let mut left = waiting(&wrapping).left;
+    let setup = IpsecSetup::tunnel4();
+    let mut left = waiting(&setup).left;
     assert!(left.outbound(vec![datagram(0), datagram(1)]).0.is_empty());
     let other_flow = packets::tcp("10.1.0.5:1", "10.2.3.4:80", 1, b"syn");
     assert!(left.outbound(vec![other_flow]).0.is_empty());
     assert_eq!((left.events.len(), left.worker.waiting()), (1, 3));
-    let (source, destination) = wrapping.gateways(PairDirection::LeftToRight);
+    let (source, destination) = setup.gateways(PairDirection::LeftToRight);
     let wanted = SaRequest {
         source,
         destination,
@@ -87,14 +87,14 @@ fn packets_of_one_template_send_one_acquire() {
 
 #[test]
 fn queued_packets_leave_in_order_before_later_ones() {
-    let wrapping = IpsecSetup::tunnel4();
-    let mut pair = waiting(&wrapping);
+    let setup = IpsecSetup::tunnel4();
+    let mut pair = waiting(&setup);
     pair.left.outbound(vec![datagram(0), datagram(1)]);
     let long = packets::tcp_super("10.1.0.1:7", "10.2.0.1:9", &[7; 4000], 1000);
     pair.left.outbound(vec![long, datagram(2)]);
     assert_eq!(pair.left.worker.outward().held, 7, "a super-packet is the packets that it holds");
     pair.left.assert_packets_accounted();
-    pair.add_sas(&wrapping, FIRST_SPI);
+    pair.add_sas(&setup, FIRST_SPI);
     let there = pair.left_to_right(vec![datagram(3)]);
     let lens: Vec<_> = there.iter().map(|packet| packet.len()).collect();
     assert_eq!(lens, [128, 129, 1040, 1040, 1040, 1040, 130, 131]);
@@ -106,15 +106,15 @@ fn queued_packets_leave_in_order_before_later_ones() {
 
 #[test]
 fn queued_packet_is_counted_by_policy_once() {
-    let wrapping = IpsecSetup::tunnel4();
-    let mut pair = waiting(&wrapping);
+    let setup = IpsecSetup::tunnel4();
+    let mut pair = waiting(&setup);
     pair.left.outbound(vec![datagram(0)]);
     for spi in 1..4 {
-        let other = SaConfig { reqid: Reqid(77), ..wrapping.sa(PairDirection::LeftToRight, spi) };
+        let other = SaConfig { reqid: Reqid(77), ..setup.sa(PairDirection::LeftToRight, spi) };
         pair.left.add_sa(other);
         assert!(nudge(&mut pair.left).is_empty(), "a state of another template");
     }
-    pair.add_sas(&wrapping, FIRST_SPI);
+    pair.add_sas(&setup, FIRST_SPI);
     assert_eq!(nudge(&mut pair.left).len(), 1);
     let snapshot = pair.left.database.snapshot();
     let out =
@@ -186,13 +186,13 @@ fn workers_share_pending_acquires() {
 #[test]
 fn full_queue_drops_newest_packet() {
     let patience = |patience: AcquireQueueLimits| {
-        let mut wrapping = IpsecSetup::tunnel4();
-        wrapping.settings.acquire_queue = patience;
-        let mut pair = waiting(&wrapping);
+        let mut setup = IpsecSetup::tunnel4();
+        setup.settings.acquire_queue = patience;
+        let mut pair = waiting(&setup);
         pair.left.outbound((0..150).map(datagram).collect());
         let full = pair.left.drops(DropReason::OutWaitFull);
         pair.left.assert_packets_accounted();
-        pair.add_sas(&wrapping, FIRST_SPI);
+        pair.add_sas(&setup, FIRST_SPI);
         let there = pair.left_to_right(Vec::new());
         assert_eq!(there.len() as u64 + full, 150);
         for (number, packet) in there.iter().enumerate() {
@@ -227,9 +227,9 @@ fn queued_packets_never_leave_plain() {
 
 #[test]
 fn block_policy_sends_no_acquire() {
-    let wrapping = IpsecSetup::tunnel4();
-    let mut left = waiting(&wrapping).left;
-    let mut block = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
+    let setup = IpsecSetup::tunnel4();
+    let mut left = waiting(&setup).left;
+    let mut block = setup.policy(Direction::Out, PairDirection::LeftToRight);
     block.action = Action::Block;
     left.database.apply(left.now, |change| change.update_policy(block)).unwrap();
     left.outbound(vec![datagram(0)]);
@@ -241,17 +241,14 @@ fn packets_of_every_mode_and_family_are_queued() {
     let both = [Family::V4, Family::V6];
     let tunnels = both.map(|inner| both.map(|outer| IpsecSetup::new(Mode::Tunnel, inner, outer)));
     let transports = both.map(|family| IpsecSetup::new(Mode::Transport, family, family));
-    for wrapping in tunnels.into_iter().flatten().chain(transports) {
-        let mut pair = waiting(&wrapping);
-        let (source, destination) = wrapping.hosts(PairDirection::LeftToRight);
+    for setup in tunnels.into_iter().flatten().chain(transports) {
+        let mut pair = waiting(&setup);
+        let (source, destination) = setup.hosts(PairDirection::LeftToRight);
         assert!(pair.left.outbound(vec![packets::echo(source, destination, b"one")]).0.is_empty());
         let [wanted] = wanted_of(&pair.left)[..] else { panic!("{:?}", pair.left.events) };
-        assert_eq!(
-            (wanted.source, wanted.destination),
-            wrapping.gateways(PairDirection::LeftToRight)
-        );
-        assert_eq!(wanted.mode, wrapping.mode);
-        pair.add_sas(&wrapping, FIRST_SPI);
+        assert_eq!((wanted.source, wanted.destination), setup.gateways(PairDirection::LeftToRight));
+        assert_eq!(wanted.mode, setup.mode);
+        pair.add_sas(&setup, FIRST_SPI);
         let there = pair.left_to_right(vec![packets::echo(source, destination, b"two")]);
         assert_eq!(there.len(), 2);
         assert_eq!(there[0].bytes(), packets::echo(source, destination, b"one").bytes());
@@ -260,9 +257,9 @@ fn packets_of_every_mode_and_family_are_queued() {
 
 #[test]
 fn template_without_source_requests_host_address() {
-    let wrapping = IpsecSetup::tunnel4();
-    let mut left = waiting(&wrapping).left;
-    let mut policy = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
+    let setup = IpsecSetup::tunnel4();
+    let mut left = waiting(&setup).left;
+    let mut policy = setup.policy(Direction::Out, PairDirection::LeftToRight);
     policy.templates[0].source = Family::V4.unspecified();
     left.database.apply(left.now, |change| change.update_policy(policy)).unwrap();
     left.outbound(vec![datagram(0)]);
@@ -272,9 +269,9 @@ fn template_without_source_requests_host_address() {
 
 #[test]
 fn acquire_has_mark_and_if_id_of_policy() {
-    let wrapping = IpsecSetup::tunnel4();
-    let mut left = waiting(&wrapping).left;
-    let mut policy = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
+    let setup = IpsecSetup::tunnel4();
+    let mut left = waiting(&setup).left;
+    let mut policy = setup.policy(Direction::Out, PairDirection::LeftToRight);
     policy.mark = Mark { value: 5, mask: 0xff };
     policy.if_id = IfId(42);
     left.add_policy(policy);
@@ -291,7 +288,7 @@ fn acquire_has_mark_and_if_id_of_policy() {
     let sa = SaConfig {
         mark: Mark { value: 5, mask: 0xff },
         if_id: IfId(42),
-        ..wrapping.sa(PairDirection::LeftToRight, FIRST_SPI)
+        ..setup.sa(PairDirection::LeftToRight, FIRST_SPI)
     };
     left.add_sa(sa);
     assert_eq!((nudge(&mut left).len(), left.worker.waiting()), (1, 1));
@@ -300,9 +297,9 @@ fn acquire_has_mark_and_if_id_of_policy() {
 
 #[test]
 fn templates_are_acquired_one_after_another() {
-    let wrapping = IpsecSetup::tunnel4();
-    let mut left = waiting(&wrapping).left;
-    let mut policy = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
+    let setup = IpsecSetup::tunnel4();
+    let mut left = waiting(&setup).left;
+    let mut policy = setup.policy(Direction::Out, PairDirection::LeftToRight);
     policy.templates.push(Template {
         mode: Mode::Transport,
         reqid: Reqid(2),
@@ -310,12 +307,12 @@ fn templates_are_acquired_one_after_another() {
     });
     left.database.apply(left.now, |change| change.update_policy(policy)).unwrap();
     left.outbound(vec![datagram(0)]);
-    left.add_sa(wrapping.sa(PairDirection::LeftToRight, FIRST_SPI));
+    left.add_sa(setup.sa(PairDirection::LeftToRight, FIRST_SPI));
     assert!(nudge(&mut left).is_empty());
     let reqids: Vec<_> = wanted_of(&left).iter().map(|wanted| wanted.reqid).collect();
     assert_eq!(reqids, [Reqid(1), Reqid(2)]);
     let (reqid, mode) = (Reqid(2), Mode::Transport);
-    left.add_sa(SaConfig { reqid, mode, ..wrapping.sa(PairDirection::LeftToRight, FIRST_SPI + 2) });
+    left.add_sa(SaConfig { reqid, mode, ..setup.sa(PairDirection::LeftToRight, FIRST_SPI + 2) });
     let wire = nudge(&mut left);
     assert_eq!((wire.len(), wire[0].bytes()[9]), (1, 50));
     assert_eq!(left.reasons(), []);
@@ -323,26 +320,26 @@ fn templates_are_acquired_one_after_another() {
 
 /// A gateway whose worker needs its own SA, and its setup.
 fn with_cpu_acquire() -> (IpsecSetup, TestGateway) {
-    let mut wrapping = IpsecSetup::tunnel4();
-    wrapping.settings.cpu = Cpu(3);
-    let mut left = waiting(&wrapping).left;
-    let mut policy = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
+    let mut setup = IpsecSetup::tunnel4();
+    setup.settings.cpu = Cpu(3);
+    let mut left = waiting(&setup).left;
+    let mut policy = setup.policy(Direction::Out, PairDirection::LeftToRight);
     policy.flags |= PolicyFlags::CPU_ACQUIRE;
     left.database.apply(left.now, |change| change.update_policy(policy)).unwrap();
-    (wrapping, left)
+    (setup, left)
 }
 
 /// `flag cpu-acquire` (RFC 9611): the first SA is for all; then each worker acquires its own, and
 /// sends by the first meanwhile.
 #[test]
 fn cpu_acquire_uses_fallback_meanwhile() {
-    let (wrapping, mut left) = with_cpu_acquire();
+    let (setup, mut left) = with_cpu_acquire();
     left.outbound(vec![datagram(0)]);
     let state = |spi, pcpu| SaConfig {
         direction: Some(Direction::Out),
         replay: ReplayConfig::default(),
         pcpu,
-        ..wrapping.sa(PairDirection::LeftToRight, spi)
+        ..setup.sa(PairDirection::LeftToRight, spi)
     };
     left.add_sa(state(FIRST_SPI, None));
     let spi_of = |wire: &[PacketBuf]| wire[0].bytes()[20..24].to_vec();
@@ -362,11 +359,11 @@ fn cpu_acquire_uses_fallback_meanwhile() {
 /// batches.
 #[test]
 fn cpu_acquire_is_repeated_for_cached_flow() {
-    let (wrapping, mut left) = with_cpu_acquire();
+    let (setup, mut left) = with_cpu_acquire();
     left.add_sa(SaConfig {
         direction: Some(Direction::Out),
         replay: ReplayConfig::default(),
-        ..wrapping.sa(PairDirection::LeftToRight, FIRST_SPI)
+        ..setup.sa(PairDirection::LeftToRight, FIRST_SPI)
     });
     for (times, count) in [1, 3, 1, 3].into_iter().enumerate() {
         for _ in 0..4 {
@@ -380,9 +377,9 @@ fn cpu_acquire_is_repeated_for_cached_flow() {
 
 #[test]
 fn optional_template_sends_acquire_and_passes() {
-    let wrapping = IpsecSetup::transport4();
-    let mut left = waiting(&wrapping).left;
-    let mut policy = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
+    let setup = IpsecSetup::transport4();
+    let mut left = waiting(&setup).left;
+    let mut policy = setup.policy(Direction::Out, PairDirection::LeftToRight);
     policy.templates[0].level = TemplateLevel::Use;
     left.database.apply(left.now, |change| change.update_policy(policy)).unwrap();
     let packet = || packets::udp("192.0.2.1:7", "192.0.2.2:9", b"plain");
@@ -394,18 +391,18 @@ fn optional_template_sends_acquire_and_passes() {
     left.now = left.now.plus(Duration::from_secs(30));
     left.outbound(vec![packet()]);
     assert_eq!(left.events.len(), 2, "again when the larval state has gone");
-    left.add_sa(wrapping.sa(PairDirection::LeftToRight, FIRST_SPI));
+    left.add_sa(setup.sa(PairDirection::LeftToRight, FIRST_SPI));
     assert_eq!(left.outbound(vec![packet()]).0[0].bytes()[9], 50);
 }
 
 #[test]
 fn wrong_sa_with_template_spi_sends_no_acquire() {
-    let wrapping = IpsecSetup::tunnel4();
-    let mut left = waiting(&wrapping).left;
-    let mut policy = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
+    let setup = IpsecSetup::tunnel4();
+    let mut left = waiting(&setup).left;
+    let mut policy = setup.policy(Direction::Out, PairDirection::LeftToRight);
     policy.templates[0].spi = Spi(FIRST_SPI);
     left.database.apply(left.now, |change| change.update_policy(policy)).unwrap();
-    left.add_sa(SaConfig { reqid: Reqid(9), ..wrapping.sa(PairDirection::LeftToRight, FIRST_SPI) });
+    left.add_sa(SaConfig { reqid: Reqid(9), ..setup.sa(PairDirection::LeftToRight, FIRST_SPI) });
     left.outbound(vec![datagram(0)]);
     assert_eq!((left.reasons(), left.events.len()), (vec![(DropReason::OutNoState, 1)], 0));
 }

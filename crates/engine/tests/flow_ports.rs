@@ -24,33 +24,33 @@ const SHAPES: [(Mode, Family, Family); 4] = [
 ];
 
 fn spreading(mode: Mode, inner: Family, outer: Family) -> IpsecSetup {
-    let mut wrapping = IpsecSetup::new(mode, inner, outer);
-    wrapping.settings.headers = WireHeaders::UdpSocket;
-    wrapping.settings.source_ports = SourcePorts { seed: 9, range: PORTS };
-    wrapping
+    let mut setup = IpsecSetup::new(mode, inner, outer);
+    setup.settings.headers = WireHeaders::UdpSocket;
+    setup.settings.source_ports = SourcePorts { seed: 9, range: PORTS };
+    setup
 }
 
 /// Two gateways with an SA from left to right without a fixed source port.
-fn pair(wrapping: &IpsecSetup) -> TestGatewayPair {
-    let mut pair = TestGatewayPair::without_sas(wrapping);
+fn pair(setup: &IpsecSetup) -> TestGatewayPair {
+    let mut pair = TestGatewayPair::without_sas(setup);
     let encap = Some(UdpEncap {
         kind: UdpEncapKind::Esp,
         source_port: 0,
         destination_port: 4500,
-        original_address: wrapping.outer.unspecified(),
+        original_address: setup.outer.unspecified(),
     });
     for gateway in [&mut pair.left, &mut pair.right] {
         gateway.add_sa(uxfrm_engine::SaConfig {
             encap,
-            ..wrapping.sa(PairDirection::LeftToRight, FIRST_SPI)
+            ..setup.sa(PairDirection::LeftToRight, FIRST_SPI)
         });
     }
     pair
 }
 
 /// Packet `number` of a flow.
-fn of_flow(wrapping: &IpsecSetup, flow: u16, number: u8) -> PacketBuf {
-    let (source, destination) = wrapping.hosts(PairDirection::LeftToRight);
+fn of_flow(setup: &IpsecSetup, flow: u16, number: u8) -> PacketBuf {
+    let (source, destination) = setup.hosts(PairDirection::LeftToRight);
     let end = |address, port| std::net::SocketAddr::new(address, port).to_string();
     packets::udp(&end(source, 1000 + flow), &end(destination, 9), &[number; 32])
 }
@@ -68,11 +68,11 @@ fn port(packet: &PacketBuf) -> u16 {
 #[test]
 fn flow_keeps_its_source_port_and_order() {
     for (mode, inner, outer) in SHAPES {
-        let wrapping = spreading(mode, inner, outer);
-        let mut pair = pair(&wrapping);
+        let setup = spreading(mode, inner, outer);
+        let mut pair = pair(&setup);
         let mut ports: BTreeMap<u16, BTreeSet<u16>> = BTreeMap::new();
         for number in 0..20 {
-            let sent: Vec<_> = (0..8).map(|flow| of_flow(&wrapping, flow, number)).collect();
+            let sent: Vec<_> = (0..8).map(|flow| of_flow(&setup, flow, number)).collect();
             let plain: Vec<_> = sent.iter().map(|packet| packet.bytes().to_vec()).collect();
             let wire = pair.left.outbound(sent).0;
             for (flow, packet) in (0..).zip(&wire) {
@@ -95,18 +95,18 @@ fn flow_keeps_its_source_port_and_order() {
 #[test]
 fn flow_port_is_the_same_in_every_worker() {
     let of_worker = |seed| {
-        let mut wrapping = spreading(Mode::Tunnel, Family::V4, Family::V4);
-        wrapping.settings.seed = seed;
-        let sent = vec![of_flow(&wrapping, 0, 0)];
-        port(&pair(&wrapping).left.outbound(sent).0[0])
+        let mut setup = spreading(Mode::Tunnel, Family::V4, Family::V4);
+        setup.settings.seed = seed;
+        let sent = vec![of_flow(&setup, 0, 0)];
+        port(&pair(&setup).left.outbound(sent).0[0])
     };
     assert_eq!(of_worker(1), of_worker(2));
 }
 
 #[test]
 fn segments_of_super_packet_share_source_port() {
-    let wrapping = spreading(Mode::Tunnel, Family::V4, Family::V4);
-    let mut pair = pair(&wrapping);
+    let setup = spreading(Mode::Tunnel, Family::V4, Family::V4);
+    let mut pair = pair(&setup);
     let payload = vec![7; 20_000];
     let sent = packets::tcp_super("10.1.0.1:7", "10.2.0.1:9", &payload, 1000);
     let wire: Vec<_> = pair.left.outbound(vec![sent]).0.iter().flat_map(split_burst).collect();
@@ -120,9 +120,9 @@ fn segments_of_super_packet_share_source_port() {
 fn flow_ports_send_no_keepalives() {
     let mut pair = pair(&spreading(Mode::Tunnel, Family::V4, Family::V4));
     for source_port in [4500, 0] {
-        let wrapping = IpsecSetup { encap: Some(UdpEncapKind::Esp), ..IpsecSetup::tunnel4() };
+        let setup = IpsecSetup { encap: Some(UdpEncapKind::Esp), ..IpsecSetup::tunnel4() };
         let mut state =
-            wrapping.sa(PairDirection::LeftToRight, FIRST_SPI + 1 + u32::from(source_port));
+            setup.sa(PairDirection::LeftToRight, FIRST_SPI + 1 + u32::from(source_port));
         state.encap = state.encap.map(|encap| UdpEncap { source_port, ..encap });
         state.direction = Some(uxfrm_engine::Direction::Out);
         state.replay.window = 0;

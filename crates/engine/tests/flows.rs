@@ -16,9 +16,9 @@ use uxfrm_testkit::{
 };
 
 fn with_cache(mode: CacheMode, flows: usize) -> IpsecSetup {
-    let mut wrapping = IpsecSetup::tunnel4();
-    wrapping.settings.cache = CacheSettings { mode, flows }.into();
-    wrapping
+    let mut setup = IpsecSetup::tunnel4();
+    setup.settings.cache = CacheSettings { mode, flows }.into();
+    setup
 }
 
 fn datagram() -> PacketBuf {
@@ -51,17 +51,17 @@ fn outward(gateway: &TestGateway) -> CacheStats {
 /// The right gateway's SA and policies change under a flow that is cached as passing.
 #[test]
 fn cached_pass_ends_with_sa_or_policy_change() {
-    let wrapping = with_cache(CacheMode::On, 64);
+    let setup = with_cache(CacheMode::On, 64);
     let state = |reqid, protocol| SaConfig {
         reqid: Reqid(reqid),
         selector: Some(Selector { protocol, ..Selector::any(Family::V4) }),
-        ..wrapping.sa(PairDirection::LeftToRight, FIRST_SPI)
+        ..setup.sa(PairDirection::LeftToRight, FIRST_SPI)
     };
     let id = state(1, 0).id;
-    let mut pair = TestGatewayPair::without_sas(&wrapping);
+    let mut pair = TestGatewayPair::without_sas(&setup);
     pair.left.add_sa(state(1, 0));
     pair.right.add_sa(state(1, 17));
-    let mut policy = wrapping.policy(Direction::In, PairDirection::LeftToRight);
+    let mut policy = setup.policy(Direction::In, PairDirection::LeftToRight);
     let passes = |pair: &mut TestGatewayPair| {
         (0..4).fold(0, |sum, _| sum + pair.left_to_right(vec![datagram()]).len())
     };
@@ -90,13 +90,13 @@ fn cached_pass_ends_with_sa_or_policy_change() {
 
 #[test]
 fn rekey_keeps_cached_verdicts() {
-    let wrapping = with_cache(CacheMode::On, 64);
-    let mut pair = TestGatewayPair::new(&wrapping);
+    let setup = with_cache(CacheMode::On, 64);
+    let mut pair = TestGatewayPair::new(&setup);
     for _ in 0..4 {
         assert_eq!(pair.left_to_right(vec![datagram()]).len(), 1);
     }
     let before = outward(&pair.left);
-    pair.add_sas(&wrapping, FIRST_SPI + 2);
+    pair.add_sas(&setup, FIRST_SPI + 2);
     assert_eq!(pair.left_to_right(vec![datagram()]).len(), 1);
     let after = outward(&pair.left);
     assert_eq!((after.hits, after.stale, after.misses), (before.hits + 1, 0, before.misses));
@@ -106,10 +106,10 @@ fn rekey_keeps_cached_verdicts() {
 /// SPI.
 #[test]
 fn sas_between_same_addresses_are_distinguished() {
-    let wrapping = with_cache(CacheMode::On, 64);
-    let mut pair = TestGatewayPair::new(&wrapping);
+    let setup = with_cache(CacheMode::On, 64);
+    let mut pair = TestGatewayPair::new(&setup);
     let old: Vec<_> = (0..6).flat_map(|_| pair.left.outbound(vec![datagram()]).0).collect();
-    pair.add_sas(&wrapping, FIRST_SPI + 2);
+    pair.add_sas(&setup, FIRST_SPI + 2);
     let new: Vec<_> = (0..6).flat_map(|_| pair.left.outbound(vec![datagram()]).0).collect();
     for (old, new) in old.into_iter().zip(new) {
         assert_eq!(pair.right.inbound(vec![old]).len(), 1);
@@ -123,19 +123,19 @@ fn sas_between_same_addresses_are_distinguished() {
 /// A flow is cached while it waits for an SA, but not that it has none.
 #[test]
 fn queued_cached_flow_leaves_by_new_sa() {
-    let wrapping = with_cache(CacheMode::On, 64);
-    let mut pair = TestGatewayPair::without_sas(&wrapping);
+    let setup = with_cache(CacheMode::On, 64);
+    let mut pair = TestGatewayPair::without_sas(&setup);
     pair.left.listen([]);
     for spi in [FIRST_SPI, FIRST_SPI + 2] {
         for _ in 0..4 {
             assert_eq!(sent(&mut pair.left, datagram()), None);
         }
         let before = outward(&pair.left);
-        pair.add_sas(&wrapping, spi);
+        pair.add_sas(&setup, spi);
         assert_eq!(pair.left_to_right(vec![datagram()]).len(), 5, "with those that waited");
         assert_eq!(pair.left_to_right(vec![datagram()]).len(), 1);
         assert!(outward(&pair.left).hits >= before.hits + 2, "it was known");
-        let id = wrapping.sa(PairDirection::LeftToRight, spi).id;
+        let id = setup.sa(PairDirection::LeftToRight, spi).id;
         pair.left.database.apply(pair.left.now, |to| to.delete_sa(id, Mark::default())).unwrap();
     }
 }
@@ -144,16 +144,16 @@ fn queued_cached_flow_leaves_by_new_sa() {
 /// bundle.
 #[test]
 fn rekeyed_flows_leave_by_their_own_sas() {
-    let wrapping = with_cache(CacheMode::On, 64);
-    let mut left = TestGatewayPair::new(&wrapping).left;
+    let setup = with_cache(CacheMode::On, 64);
+    let mut left = TestGatewayPair::new(&setup).left;
     let elsewhere = "192.0.2.77".parse().unwrap();
-    let mut policy = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
+    let mut policy = setup.policy(Direction::Out, PairDirection::LeftToRight);
     policy.selector.destination = Prefix::new("10.3.0.0".parse().unwrap(), 16).unwrap();
     policy.templates[0].destination = elsewhere;
     left.add_policy(policy);
     let mut flows = [("10.2.0.1", [192, 0, 2, 2]), ("10.3.0.1", [192, 0, 2, 77])];
     for spi in 0x7000..0x7006 {
-        let mut state = wrapping.sa(PairDirection::LeftToRight, spi);
+        let mut state = setup.sa(PairDirection::LeftToRight, spi);
         state.id.destination = elsewhere;
         left.add_sa(state);
         flows.reverse();
@@ -170,9 +170,9 @@ fn rekeyed_flows_leave_by_their_own_sas() {
 
 #[test]
 fn readded_policy_takes_effect_at_once() {
-    let wrapping = with_cache(CacheMode::On, 64);
-    let mut left = TestGatewayPair::new(&wrapping).left;
-    let policy = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
+    let setup = with_cache(CacheMode::On, 64);
+    let mut left = TestGatewayPair::new(&setup).left;
+    let policy = setup.policy(Direction::Out, PairDirection::LeftToRight);
     for _ in 0..3 {
         for _ in 0..3 {
             assert_eq!(sent(&mut left, datagram()), Some(true));
@@ -216,13 +216,13 @@ fn plain_datagrams_are_cached() {
 /// The same addresses and ports through two interfaces with ids: effectively two sets of policies.
 #[test]
 fn the_same_addresses_in_two_databases_are_two_flows() {
-    let wrapping = with_cache(CacheMode::On, 64);
-    let mut left = TestGatewayPair::new(&wrapping).left;
+    let setup = with_cache(CacheMode::On, 64);
+    let mut left = TestGatewayPair::new(&setup).left;
     let block = Policy {
         action: Action::Block,
         templates: Vec::new(),
         if_id: IfId(7),
-        ..wrapping.policy(Direction::Out, PairDirection::LeftToRight)
+        ..setup.policy(Direction::Out, PairDirection::LeftToRight)
     };
     left.add_policy(block);
     for _ in 0..5 {
@@ -237,14 +237,14 @@ fn the_same_addresses_in_two_databases_are_two_flows() {
 /// The same addresses and ports under two marks.
 #[test]
 fn the_same_addresses_under_two_marks_are_two_flows() {
-    let wrapping = with_cache(CacheMode::On, 64);
-    let mut left = TestGatewayPair::new(&wrapping).left;
+    let setup = with_cache(CacheMode::On, 64);
+    let mut left = TestGatewayPair::new(&setup).left;
     let mark = Mark { value: 4, mask: 6 };
     let block = Policy {
         action: Action::Block,
         templates: Vec::new(),
         mark,
-        ..wrapping.policy(Direction::Out, PairDirection::LeftToRight)
+        ..setup.policy(Direction::Out, PairDirection::LeftToRight)
     };
     left.add_policy(Policy { priority: Priority(0), ..block });
     let marks = [(0, Some(true)), (4, None), (5, None), (6, Some(true))];
@@ -272,7 +272,7 @@ fn the_same_addresses_in_two_directions_are_two_flows() {
     for _ in 0..3 {
         for (own, passes) in [("198.51.100.2", 1), ("198.51.100.3", 0)] {
             let addresses = std::iter::once(own.parse().unwrap()).collect();
-            right.database.set_host(HostView { addresses, mtu: 1500, narrow: PathMtus::new() });
+            right.database.set_host(HostView { addresses, mtu: 1500, path_mtus: PathMtus::new() });
             for _ in 0..3 {
                 assert_eq!(right.inbound(vec![plain()]).len(), passes, "the host is {own}");
             }
@@ -284,15 +284,15 @@ fn the_same_addresses_in_two_directions_are_two_flows() {
 /// A sub policy that allows leaves the decision to the main one, for cached flows too.
 #[test]
 fn cached_flows_follow_sub_and_main_policies() {
-    let wrapping = with_cache(CacheMode::On, 64);
-    let mut left = TestGatewayPair::new(&wrapping).left;
+    let setup = with_cache(CacheMode::On, 64);
+    let mut left = TestGatewayPair::new(&setup).left;
     let of_kind = |kind, action| Policy {
         kind,
         action,
         templates: Vec::new(),
-        ..wrapping.policy(Direction::Out, PairDirection::LeftToRight)
+        ..setup.policy(Direction::Out, PairDirection::LeftToRight)
     };
-    let protect = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
+    let protect = setup.policy(Direction::Out, PairDirection::LeftToRight);
     let pass = of_kind(PolicyKind::Main, Action::Allow);
     let block = of_kind(PolicyKind::Main, Action::Block);
     let sub_pass = of_kind(PolicyKind::Sub, Action::Allow);
@@ -355,8 +355,8 @@ fn cache_of_sixteen_slots_is_correct() {
 /// Policies count the same packets and bytes, though per batch.
 #[test]
 fn policies_count_every_packet() {
-    let wrapping = with_cache(CacheMode::On, 64);
-    let mut pair = TestGatewayPair::new(&wrapping);
+    let setup = with_cache(CacheMode::On, 64);
+    let mut pair = TestGatewayPair::new(&setup);
     for burst in 1..9 {
         pair.left_to_right((0..burst).map(|_| datagram()).collect());
     }
@@ -373,7 +373,7 @@ struct Twins {
     cached: TestGatewayPair,
     plain: TestGatewayPair,
     family: Family,
-    wrapping: IpsecSetup,
+    setup: IpsecSetup,
     policies: Vec<Policy>,
     spi: u32,
     rng: Rng,
@@ -382,16 +382,16 @@ struct Twins {
 impl Twins {
     fn new(family: Family, seed: u64) -> Self {
         let pair = |mode| {
-            let mut wrapping = IpsecSetup::new(Mode::Tunnel, family, family);
+            let mut setup = IpsecSetup::new(Mode::Tunnel, family, family);
             // Sometimes enough for all flows, sometimes so little that they evict each other.
             let flows = if seed.is_multiple_of(2) { 4096 } else { 32 };
-            wrapping.settings.cache = CacheSettings { mode, flows }.into();
-            TestGatewayPair::new(&wrapping)
+            setup.settings.cache = CacheSettings { mode, flows }.into();
+            TestGatewayPair::new(&setup)
         };
-        let wrapping = IpsecSetup::new(Mode::Tunnel, family, family);
-        let policies = vec![wrapping.policy(Direction::Out, PairDirection::LeftToRight)];
+        let setup = IpsecSetup::new(Mode::Tunnel, family, family);
+        let policies = vec![setup.policy(Direction::Out, PairDirection::LeftToRight)];
         let (cached, plain) = (pair(CacheMode::On), pair(CacheMode::Off));
-        Self { cached, plain, family, wrapping, policies, spi: FIRST_SPI, rng: Rng::new(seed) }
+        Self { cached, plain, family, setup, policies, spi: FIRST_SPI, rng: Rng::new(seed) }
     }
 
     fn pick<T: Copy>(&mut self, from: &[T]) -> T {
@@ -420,7 +420,7 @@ impl Twins {
     }
 
     fn policy(&mut self, direction: Direction) -> Policy {
-        let mut policy = self.wrapping.policy(direction, PairDirection::LeftToRight);
+        let mut policy = self.setup.policy(direction, PairDirection::LeftToRight);
         let lens: [u8; 3] = match self.family {
             Family::V4 => [16, 24, 32],
             Family::V6 => [32, 64, 128],
@@ -472,10 +472,10 @@ impl Twins {
     }
 
     fn rekey(&mut self) {
-        let old = self.wrapping.sa(PairDirection::LeftToRight, self.spi).id;
+        let old = self.setup.sa(PairDirection::LeftToRight, self.spi).id;
         self.spi += 2;
         for pair in [&mut self.cached, &mut self.plain] {
-            pair.add_sas(&self.wrapping, self.spi);
+            pair.add_sas(&self.setup, self.spi);
             for gateway in [&mut pair.left, &mut pair.right] {
                 let now = gateway.now;
                 gateway.database.apply(now, |to| to.delete_sa(old, Mark::default())).unwrap();

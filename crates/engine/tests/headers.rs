@@ -86,10 +86,10 @@ fn datagram() -> PacketBuf {
 
 /// SAs that have sent, and received, `sent` packets already.
 fn after(flags: SaFlags, sent: u64) -> TestGatewayPair {
-    let wrapping = IpsecSetup { flags, ..IpsecSetup::tunnel4() };
-    let mut pair = TestGatewayPair::without_sas(&wrapping);
+    let setup = IpsecSetup { flags, ..IpsecSetup::tunnel4() };
+    let mut pair = TestGatewayPair::without_sas(&setup);
     for gateway in [&mut pair.left, &mut pair.right] {
-        let mut state = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI);
+        let mut state = setup.sa(PairDirection::LeftToRight, FIRST_SPI);
         (state.replay.sent, state.replay.received) = (sent, sent);
         gateway.add_sa(state);
     }

@@ -21,9 +21,9 @@ const PORT: u16 = 9;
 const EXTENSIONS: [u8; 3] = [0, 43, 60];
 
 fn pair(family: Family, selector: impl Fn(Selector) -> Selector) -> TestGatewayPair {
-    let wrapping = IpsecSetup::new(Mode::Tunnel, family, Family::V4);
-    let mut pair = TestGatewayPair::new(&wrapping);
-    let policy = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
+    let setup = IpsecSetup::new(Mode::Tunnel, family, Family::V4);
+    let mut pair = TestGatewayPair::new(&setup);
+    let policy = setup.policy(Direction::Out, PairDirection::LeftToRight);
     let all = Prefix::any(family);
     let selector = selector(Selector { source: all, destination: all, ..policy.selector });
     let policy = Policy { selector, ..policy };
@@ -86,15 +86,15 @@ fn handed_over(rng: &mut Rng, packet: &[u8]) -> Vec<PacketBuf> {
     }
     let ident = rng.next_u64().to_be_bytes();
     let size = 200 + 8 * rng.below(100);
-    let mut pieces = match packet[0] >> 4 {
+    let mut fragments = match packet[0] >> 4 {
         4 => fragments_v4(packet, size),
         _ => packets::fragments(packet, size),
     };
-    for place in (1..pieces.len()).rev() {
-        pieces.swap(place, rng.below(place + 1));
+    for place in (1..fragments.len()).rev() {
+        fragments.swap(place, rng.below(place + 1));
     }
-    for piece in &mut pieces {
-        let bytes = piece.bytes_mut();
+    for fragment in &mut fragments {
+        let bytes = fragment.bytes_mut();
         match bytes[0] >> 4 {
             4 => bytes[4..6].copy_from_slice(&ident[..2]),
             _ => bytes[44..48].copy_from_slice(&ident[..4]),
@@ -102,23 +102,23 @@ fn handed_over(rng: &mut Rng, packet: &[u8]) -> Vec<PacketBuf> {
         // IPv6 has none.
         let _ = uxfrm_packet::ipv4::fill_checksum(bytes);
     }
-    pieces
+    fragments
 }
 
 /// With its options in each.
 fn fragments_v4(packet: &[u8], size: usize) -> Vec<PacketBuf> {
     let (head, body) = packet.split_at(usize::from(packet[0] & 15) * 4);
-    let piece = |(number, piece): (usize, &[u8])| {
+    let fragment = |(number, fragment): (usize, &[u8])| {
         let offset = number * size;
-        let more = u16::from(offset + piece.len() < body.len());
-        let mut bytes = [head, piece].concat();
+        let more = u16::from(offset + fragment.len() < body.len());
+        let mut bytes = [head, fragment].concat();
         let len = u16::try_from(bytes.len()).unwrap();
         bytes[2..4].copy_from_slice(&len.to_be_bytes());
         let place = u16::try_from(offset / 8).unwrap() | more << 13;
         bytes[6..8].copy_from_slice(&place.to_be_bytes());
         PacketBuf::from_slice(&bytes)
     };
-    body.chunks(size).enumerate().map(piece).collect()
+    body.chunks(size).enumerate().map(fragment).collect()
 }
 
 fn assert_hidden(pair: &mut TestGatewayPair, packets: Vec<PacketBuf>) {
@@ -173,13 +173,13 @@ fn no_plaintext_leaves_under_protect_all() {
 fn no_plaintext_enters_under_protect_all() {
     for family in [Family::V4, Family::V6] {
         let mut rng = Rng::new(70 + family as u64);
-        let wrapping = IpsecSetup::new(Mode::Tunnel, family, Family::V4);
-        let mut right = TestGatewayPair::new(&wrapping).right;
+        let setup = IpsecSetup::new(Mode::Tunnel, family, Family::V4);
+        let mut right = TestGatewayPair::new(&setup).right;
         let all = Prefix::any(family);
         right.database.apply(right.now, |change| {
             change.flush_policies(PolicyKind::Main);
             for direction in [Direction::In, Direction::Forward] {
-                let policy = wrapping.policy(direction, PairDirection::LeftToRight);
+                let policy = setup.policy(direction, PairDirection::LeftToRight);
                 let selector = Selector { source: all, destination: all, ..policy.selector };
                 change.add_policy(Policy { selector, ..policy }).unwrap();
             }
@@ -199,8 +199,8 @@ fn no_plaintext_enters_under_protect_all() {
 /// A packet or super-packet with changed header bits.
 fn damaged(rng: &mut Rng, family: Family) -> PacketBuf {
     let whole = datagram(rng, family);
-    let mut pieces = handed_over(rng, &whole);
-    let mut packet = pieces.swap_remove(rng.below(pieces.len()));
+    let mut fragments = handed_over(rng, &whole);
+    let mut packet = fragments.swap_remove(rng.below(fragments.len()));
     for _ in 0..rng.below(4) {
         let place = rng.below(packet.len().min(80));
         packet.bytes_mut()[place] ^= 1 << rng.below(8);

@@ -5,6 +5,7 @@
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
 )]
 
+use std::iter;
 use std::net::SocketAddr;
 
 use uxfrm_crypto::{KeyMaterial, Transform};
@@ -17,7 +18,7 @@ use uxfrm_testkit::{IpsecSetup, PairDirection, Rng, TestGateway, TestGatewayPair
 const PACKETS: u64 = 10_000_000;
 
 /// A packet, and its UDP path if it came through a socket.
-type Specimen = (Vec<u8>, Option<UdpPath>);
+type SamplePacket = (Vec<u8>, Option<UdpPath>);
 
 /// Good packets of every shape. SAs from `OPEN` on neither encrypt nor authenticate, so that
 /// changed bytes reach the code behind.
@@ -34,7 +35,7 @@ fn shapes() -> Vec<IpsecSetup> {
         (Mode::Tunnel, V4, V6),
         (Mode::Tunnel, V6, V6),
     ] {
-        for encap in [None, Some(UdpEncapKind::Esp), Some(UdpEncapKind::NonIke)] {
+        for encap in iter::once(None).chain(UdpEncapKind::processed().map(Some)) {
             let window = 0;
             shapes.push(IpsecSetup { encap, window, ..IpsecSetup::new(mode, inner, outer) });
         }
@@ -51,7 +52,7 @@ fn open() -> SaTransform {
 }
 
 /// A gateway with SAs of all shapes, and packets that it accepts.
-fn target() -> (TestGateway, Vec<Specimen>) {
+fn target() -> (TestGateway, Vec<SamplePacket>) {
     let base = IpsecSetup::tunnel4();
     let addresses = ["192.0.2.2", "2001:db8::2", "10.2.0.1", "fd00:2::1"];
     let settings = Settings {
@@ -62,10 +63,10 @@ fn target() -> (TestGateway, Vec<Specimen>) {
     right.add_policy(base.policy(uxfrm_engine::Direction::In, PairDirection::LeftToRight));
     right.add_policy(base.policy(uxfrm_engine::Direction::Forward, PairDirection::LeftToRight));
     let mut good = Vec::new();
-    for (number, wrapping) in (0_u32..).zip(shapes()) {
+    for (number, setup) in (0_u32..).zip(shapes()) {
         for spi in [0x1000 + number, OPEN + number] {
             let state = || {
-                let mut state = wrapping.sa(PairDirection::LeftToRight, spi);
+                let mut state = setup.sa(PairDirection::LeftToRight, spi);
                 if spi >= OPEN {
                     state.transform = open();
                 }
@@ -73,19 +74,19 @@ fn target() -> (TestGateway, Vec<Specimen>) {
             };
             right.add_sa(state());
             for headers in [WireHeaders::Engine, WireHeaders::UdpSocket] {
-                let mut wrapping = wrapping.clone();
-                wrapping.settings.headers = headers;
-                let mut pair = TestGatewayPair::without_sas(&wrapping);
+                let mut setup = setup.clone();
+                setup.settings.headers = headers;
+                let mut pair = TestGatewayPair::without_sas(&setup);
                 pair.left.add_sa(state());
-                good.extend(sealed(&wrapping, &mut pair.left));
+                good.extend(sealed(&setup, &mut pair.left));
             }
         }
     }
     (right, good)
 }
 
-fn sealed(wrapping: &IpsecSetup, left: &mut TestGateway) -> Vec<Specimen> {
-    let (source, destination) = wrapping.hosts(PairDirection::LeftToRight);
+fn sealed(setup: &IpsecSetup, left: &mut TestGateway) -> Vec<SamplePacket> {
+    let (source, destination) = setup.hosts(PairDirection::LeftToRight);
     let (from, to) = (SocketAddr::new(source, 7), SocketAddr::new(destination, 9));
     let (from, to) = (from.to_string(), to.to_string());
     let sent = vec![
@@ -100,7 +101,7 @@ fn sealed(wrapping: &IpsecSetup, left: &mut TestGateway) -> Vec<Specimen> {
 }
 
 /// Fills a buffer with a mutated packet or noise.
-fn fill(packet: &mut PacketBuf, good: &[Specimen], rng: &mut Rng) {
+fn fill(packet: &mut PacketBuf, good: &[SamplePacket], rng: &mut Rng) {
     let (bytes, udp) = &good[rng.below(good.len())];
     packet.udp = *udp;
     match rng.below(16) {
@@ -168,7 +169,7 @@ fn bad_packets_are_all_accounted_for() {
     }
     right.assert_packets_accounted();
     let inward = right.worker.inward();
-    assert!(inward.received >= PACKETS, "trains count as more");
+    assert!(inward.received >= PACKETS, "bursts count as more");
     assert!(inward.sent > PACKETS / 100, "some are good enough: {inward:?}");
     // The mutations reach every part of the data path.
     assert!(right.reasons().len() >= 12, "{:?}", right.reasons());
@@ -177,9 +178,9 @@ fn bad_packets_are_all_accounted_for() {
 #[test]
 fn bad_packets_from_the_host_are_accounted_for_too() {
     let mut rng = Rng::new(8);
-    for wrapping in shapes() {
-        let mut left = TestGatewayPair::new(&wrapping).left;
-        let (source, destination) = wrapping.hosts(PairDirection::LeftToRight);
+    for setup in shapes() {
+        let mut left = TestGatewayPair::new(&setup).left;
+        let (source, destination) = setup.hosts(PairDirection::LeftToRight);
         let (from, to) = (SocketAddr::new(source, 7), SocketAddr::new(destination, 9));
         let (from, to) = (from.to_string(), to.to_string());
         for _ in 0..2_000 {

@@ -1,4 +1,4 @@
-//! What policies let pass, what they hold back, and under which reason.
+//! Which packets policies pass and drop, and the drop reasons.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -32,9 +32,9 @@ fn sealed(packet: PacketBuf) -> Vec<PacketBuf> {
 
 /// The right gateway with its states, and one policy changed.
 fn right_with(direction: Direction, change: impl Fn(&mut Policy)) -> TestGateway {
-    let wrapping = IpsecSetup::tunnel4();
-    let mut right = TestGatewayPair::new(&wrapping).right;
-    let mut policy = wrapping.policy(direction, PairDirection::LeftToRight);
+    let setup = IpsecSetup::tunnel4();
+    let mut right = TestGatewayPair::new(&setup).right;
+    let mut policy = setup.policy(direction, PairDirection::LeftToRight);
     change(&mut policy);
     right.database.apply(right.now, |to| to.update_policy(policy)).unwrap();
     right
@@ -99,8 +99,8 @@ fn plain_packet_under_protect_policy_is_dropped() {
 
 #[test]
 fn tunnel_without_policy_is_refused() {
-    let bare = |wrapping: &IpsecSetup| {
-        let mut gateway = TestGatewayPair::new(wrapping).right;
+    let bare = |setup: &IpsecSetup| {
+        let mut gateway = TestGatewayPair::new(setup).right;
         let kind = uxfrm_engine::PolicyKind::Main;
         gateway.database.apply(gateway.now, |change| change.flush_policies(kind));
         gateway
@@ -124,9 +124,9 @@ fn tunnel_without_policy_is_refused() {
 
 #[test]
 fn sa_selector_filters_inner_packets() {
-    let wrapping = IpsecSetup::tunnel4();
-    let mut right = TestGatewayPair::without_sas(&wrapping).right;
-    let mut config = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI);
+    let setup = IpsecSetup::tunnel4();
+    let mut right = TestGatewayPair::without_sas(&setup).right;
+    let mut config = setup.sa(PairDirection::LeftToRight, FIRST_SPI);
     config.selector = Some(Selector { protocol: 6, ..Selector::any(Family::V4) });
     right.add_sa(config);
     assert_eq!(inbound_outcome(right, sealed(datagram())), Err(DropReason::InSelectorMismatch));
@@ -135,11 +135,11 @@ fn sa_selector_filters_inner_packets() {
 /// However often other flows have passed by the same state under the same policy.
 #[test]
 fn sa_selector_filters_each_flow() {
-    let wrapping = IpsecSetup::tunnel4();
+    let setup = IpsecSetup::tunnel4();
     for together in [1, 40] {
-        let mut pair = TestGatewayPair::without_sas(&wrapping);
-        pair.left.add_sa(wrapping.sa(PairDirection::LeftToRight, FIRST_SPI));
-        let mut config = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI);
+        let mut pair = TestGatewayPair::without_sas(&setup);
+        pair.left.add_sa(setup.sa(PairDirection::LeftToRight, FIRST_SPI));
+        let mut config = setup.sa(PairDirection::LeftToRight, FIRST_SPI);
         let destination_port = uxfrm_engine::PortMask::exactly(9);
         config.selector = Some(Selector { destination_port, ..Selector::any(Family::V4) });
         pair.right.add_sa(config);
@@ -160,13 +160,13 @@ fn sa_selector_filters_each_flow() {
 /// From the outermost state inward, none is passed over but in transport mode (`xfrm_policy_ok`).
 #[test]
 fn every_tunnel_needs_a_template() {
-    let wrapping = IpsecSetup::tunnel4();
+    let setup = IpsecSetup::tunnel4();
     let template = |reqid| uxfrm_engine::Template {
         reqid: Reqid(reqid),
-        ..wrapping.template(PairDirection::LeftToRight)
+        ..setup.template(PairDirection::LeftToRight)
     };
     let state = |reqid| {
-        let mut state = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI + reqid);
+        let mut state = setup.sa(PairDirection::LeftToRight, FIRST_SPI + reqid);
         state.reqid = Reqid(reqid);
         state
     };
@@ -174,8 +174,8 @@ fn every_tunnel_needs_a_template() {
     let cases: [(&[u32], _); 5] =
         [(&[1, 2], Ok(())), (&[1], refused), (&[2], refused), (&[2, 1], refused), (&[], refused)];
     for (asked, expected) in cases {
-        let mut left = TestGatewayPair::without_sas(&wrapping).left;
-        let mut policy = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
+        let mut left = TestGatewayPair::without_sas(&setup).left;
+        let mut policy = setup.policy(Direction::Out, PairDirection::LeftToRight);
         policy.templates = vec![template(1), template(2)];
         left.database.apply(left.now, |change| change.update_policy(policy)).unwrap();
         let mut right = right_with(Direction::In, |policy| {
@@ -192,21 +192,21 @@ fn every_tunnel_needs_a_template() {
 
 #[test]
 fn packets_without_sa_never_leave_plain() {
-    let wrapping = IpsecSetup::tunnel4();
-    let mut left = TestGatewayPair::without_sas(&wrapping).left;
+    let setup = IpsecSetup::tunnel4();
+    let mut left = TestGatewayPair::without_sas(&setup).left;
     for _ in 0..3 {
         assert!(left.outbound(vec![datagram(), datagram()]).0.is_empty());
     }
     assert_eq!(left.drops(DropReason::OutNoState), 6);
-    left.add_sa(wrapping.sa(PairDirection::LeftToRight, FIRST_SPI));
+    left.add_sa(setup.sa(PairDirection::LeftToRight, FIRST_SPI));
     assert_eq!(left.outbound(vec![datagram()]).0.len(), 1);
 }
 
 #[test]
 fn policy_with_lowest_priority_decides() {
-    let wrapping = IpsecSetup::tunnel4();
-    let mut left = TestGatewayPair::new(&wrapping).left;
-    let mut pass = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
+    let setup = IpsecSetup::tunnel4();
+    let mut left = TestGatewayPair::new(&setup).left;
+    let mut pass = setup.policy(Direction::Out, PairDirection::LeftToRight);
     (pass.priority, pass.selector.protocol) = (Priority(1), 17);
     pass.templates.clear();
     left.add_policy(pass);
@@ -224,9 +224,9 @@ fn hard_limits_are_exact_and_reported_once() {
         packets: SoftHardLimit { soft: 5, hard: 10 },
         ..LifetimeLimits::default()
     };
-    let wrapping = IpsecSetup { limits, ..IpsecSetup::tunnel4() };
+    let setup = IpsecSetup { limits, ..IpsecSetup::tunnel4() };
     for batch in [1, 3, 7, 64] {
-        let mut left = TestGatewayPair::new(&wrapping).left;
+        let mut left = TestGatewayPair::new(&setup).left;
         let mut sent = 0;
         for _ in 0..64 / batch {
             sent += left.outbound((0..batch).map(|_| datagram()).collect()).0.len();
@@ -269,9 +269,9 @@ fn expired_sa_among_prefetched_ones_opens_nothing() {
         packets: SoftHardLimit { soft: u64::MAX, hard: 3 },
         ..LifetimeLimits::default()
     };
-    let wrapping = IpsecSetup { limits, ..IpsecSetup::tunnel4() };
-    let mut right = TestGatewayPair::new(&wrapping).right;
-    (0..200).for_each(|other| right.add_sa(wrapping.sa(PairDirection::LeftToRight, 5000 + other)));
+    let setup = IpsecSetup { limits, ..IpsecSetup::tunnel4() };
+    let mut right = TestGatewayPair::new(&setup).right;
+    (0..200).for_each(|other| right.add_sa(setup.sa(PairDirection::LeftToRight, 5000 + other)));
     let mut wire = TestGatewayPair::new(&IpsecSetup::tunnel4())
         .left
         .outbound((0..6).map(|_| datagram()).collect())
@@ -283,7 +283,7 @@ fn expired_sa_among_prefetched_ones_opens_nothing() {
         let TestGateway { worker, pool, now, .. } = &mut right;
         worker.inbound(&mut packets.into_iter().collect(), *now, pool, &mut out);
         // What the worker remembers of states is of another generation now.
-        right.add_sa(wrapping.sa(PairDirection::LeftToRight, spi));
+        right.add_sa(setup.sa(PairDirection::LeftToRight, spi));
     }
     assert_eq!(out.host.as_slice().len(), 3);
     assert_eq!(right.reasons(), [(DropReason::InStateExpired, 3)], "no ICV is looked at");
@@ -291,9 +291,9 @@ fn expired_sa_among_prefetched_ones_opens_nothing() {
 
 #[test]
 fn single_packets_are_counted_by_policy_soon() {
-    let wrapping = IpsecSetup::tunnel4();
-    let mut left = TestGatewayPair::new(&wrapping).left;
-    // How many packets the policies have counted, once so many more came in batches of so many.
+    let setup = IpsecSetup::tunnel4();
+    let mut left = TestGatewayPair::new(&setup).left;
+    // Packets counted by the policies after this many more, in batches of this size.
     let mut after = |change: &mut dyn FnMut(&mut TestGateway), batches: &[usize]| {
         change(&mut left);
         for count in batches {
@@ -317,7 +317,7 @@ fn single_packets_are_counted_by_policy_soon() {
     let changed = &mut |left: &mut TestGateway| {
         left.add_policy(Policy {
             mark: Mark { value: 5, mask: u32::MAX },
-            ..wrapping.policy(Direction::Out, PairDirection::RightToLeft)
+            ..setup.policy(Direction::Out, PairDirection::RightToLeft)
         });
     };
     assert_eq!(after(changed, &[0]), 53, "before the policies are others");
@@ -329,8 +329,8 @@ fn super_packet_is_cut_at_hard_limit() {
         packets: SoftHardLimit { soft: u64::MAX, hard: 10 },
         ..LifetimeLimits::default()
     };
-    let wrapping = IpsecSetup { limits, ..IpsecSetup::tunnel4() };
-    let mut left = TestGatewayPair::new(&wrapping).left;
+    let setup = IpsecSetup { limits, ..IpsecSetup::tunnel4() };
+    let mut left = TestGatewayPair::new(&setup).left;
     let sent = packets::tcp_super("10.1.0.1:7", "10.2.0.1:9", &[0; 30_000], 1000);
     left.outbound(vec![sent]);
     assert_eq!(left.worker.outward().sent, 10);
@@ -340,10 +340,10 @@ fn super_packet_is_cut_at_hard_limit() {
 
 #[test]
 fn inbound_hard_limits_are_exact() {
-    let wrapping = IpsecSetup::tunnel4();
-    let mut pair = TestGatewayPair::without_sas(&wrapping);
-    pair.left.add_sa(wrapping.sa(PairDirection::LeftToRight, FIRST_SPI));
-    let mut limited = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI);
+    let setup = IpsecSetup::tunnel4();
+    let mut pair = TestGatewayPair::without_sas(&setup);
+    pair.left.add_sa(setup.sa(PairDirection::LeftToRight, FIRST_SPI));
+    let mut limited = setup.sa(PairDirection::LeftToRight, FIRST_SPI);
     limited.limits.packets = SoftHardLimit { soft: 3, hard: 10 };
     pair.right.add_sa(limited);
     let arrived: usize =
@@ -355,9 +355,9 @@ fn inbound_hard_limits_are_exact() {
 
 #[test]
 fn nat_remapping_raises_mapping_event() {
-    let wrapping =
+    let setup =
         IpsecSetup { encap: Some(uxfrm_engine::UdpEncapKind::Esp), ..IpsecSetup::tunnel4() };
-    let mut pair = TestGatewayPair::new(&wrapping);
+    let mut pair = TestGatewayPair::new(&setup);
     let mut wire = pair.left.outbound(vec![datagram()]).0;
     wire[0].bytes_mut()[20..22].copy_from_slice(&40_000_u16.to_be_bytes());
     assert_eq!(pair.right.inbound(wire).len(), 1);
@@ -367,10 +367,10 @@ fn nat_remapping_raises_mapping_event() {
 
 #[test]
 fn marks_select_sas_and_output_marks_apply() {
-    let wrapping = IpsecSetup::tunnel4();
-    let mut pair = TestGatewayPair::without_sas(&wrapping);
+    let setup = IpsecSetup::tunnel4();
+    let mut pair = TestGatewayPair::without_sas(&setup);
     for gateway in [&mut pair.left, &mut pair.right] {
-        let mut state = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI);
+        let mut state = setup.sa(PairDirection::LeftToRight, FIRST_SPI);
         state.mark = Mark { value: 5, mask: 0xff };
         state.output_mark = Mark { value: 0x900, mask: 0xf00 };
         gateway.add_sa(state);
@@ -384,8 +384,8 @@ fn marks_select_sas_and_output_marks_apply() {
     // for some.
     assert!(pair.left.outbound(vec![marked(0), marked(5)]).0.is_empty());
     assert_eq!(pair.left.drops(DropReason::OutNoState), 2);
-    let mut of_mark = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
-    // Only what is under the mask counts.
+    let mut of_mark = setup.policy(Direction::Out, PairDirection::LeftToRight);
+    // Only masked bits count.
     of_mark.mark = Mark { value: 0xa05, mask: 0xff };
     of_mark.priority = Priority(0);
     pair.left.add_policy(of_mark);
@@ -401,9 +401,9 @@ fn marks_select_sas_and_output_marks_apply() {
 
 #[test]
 fn if_id_selects_policies() {
-    let wrapping = IpsecSetup::tunnel4();
-    let mut left = TestGatewayPair::new(&wrapping).left;
-    let mut block = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
+    let setup = IpsecSetup::tunnel4();
+    let mut left = TestGatewayPair::new(&setup).left;
+    let mut block = setup.policy(Direction::Out, PairDirection::LeftToRight);
     (block.if_id, block.action) = (uxfrm_engine::IfId(3), Action::Block);
     left.add_policy(block);
     let through = |if_id| {
@@ -424,9 +424,9 @@ fn held_policy_has_its_own_drop_reason() {
     };
     let held = right_with(Direction::In, hold);
     assert_eq!(inbound_outcome(held, sealed(datagram())), Err(DropReason::InHeld));
-    let wrapping = IpsecSetup::tunnel4();
-    let mut left = TestGatewayPair::new(&wrapping).left;
-    let live = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
+    let setup = IpsecSetup::tunnel4();
+    let mut left = TestGatewayPair::new(&setup).left;
+    let live = setup.policy(Direction::Out, PairDirection::LeftToRight);
     let mut held = live.clone();
     hold(&mut held);
     left.database.apply(left.now, |to| to.update_policy(held)).unwrap();
@@ -438,14 +438,14 @@ fn held_policy_has_its_own_drop_reason() {
 
 #[test]
 fn sub_policy_needs_main_policy() {
-    let wrapping = IpsecSetup::tunnel4();
-    let mut left = TestGatewayPair::new(&wrapping).left;
-    let mut sub = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
+    let setup = IpsecSetup::tunnel4();
+    let mut left = TestGatewayPair::new(&setup).left;
+    let mut sub = setup.policy(Direction::Out, PairDirection::LeftToRight);
     sub.kind = uxfrm_engine::PolicyKind::Sub;
     sub.templates.clear();
     left.add_policy(sub);
     assert_eq!(left.outbound(vec![datagram()]).0[0].bytes()[9], 50, "the main one asks for ESP");
-    let mut block = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
+    let mut block = setup.policy(Direction::Out, PairDirection::LeftToRight);
     block.action = Action::Block;
     left.database.apply(left.now, |change| change.update_policy(block)).unwrap();
     assert!(left.outbound(vec![datagram()]).0.is_empty());
@@ -477,18 +477,18 @@ fn blocking_main_policy_overrides_sub_policy() {
 /// ask for.
 #[test]
 fn sa_needs_if_id_of_policy() {
-    let wrapping = IpsecSetup::tunnel4();
-    let mut pair = TestGatewayPair::without_sas(&wrapping);
-    pair.left.add_sa(wrapping.sa(PairDirection::LeftToRight, FIRST_SPI));
+    let setup = IpsecSetup::tunnel4();
+    let mut pair = TestGatewayPair::without_sas(&setup);
+    pair.left.add_sa(setup.sa(PairDirection::LeftToRight, FIRST_SPI));
     let state = |if_id| {
-        let mut state = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI);
+        let mut state = setup.sa(PairDirection::LeftToRight, FIRST_SPI);
         state.if_id = uxfrm_engine::IfId(if_id);
         // So that it is known of each flow alone whether it passes.
         state.selector = Some(Selector { protocol: 17, ..Selector::any(Family::V4) });
         state
     };
     pair.right.add_sa(state(3));
-    let mut policy = wrapping.policy(Direction::In, PairDirection::LeftToRight);
+    let mut policy = setup.policy(Direction::In, PairDirection::LeftToRight);
     policy.if_id = uxfrm_engine::IfId(3);
     pair.right.add_policy(policy);
     let mut arrives = |right: &mut TestGateway| {
@@ -508,16 +508,16 @@ fn sa_needs_if_id_of_policy() {
 /// for, even right behind packets of the same flow that came by that other.
 #[test]
 fn sas_of_one_spi_are_distinguished() {
-    let wrapping = IpsecSetup::tunnel4();
+    let setup = IpsecSetup::tunnel4();
     let other = || {
-        let mut state = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI);
+        let mut state = setup.sa(PairDirection::LeftToRight, FIRST_SPI);
         state.id.destination = "192.0.2.3".parse().unwrap();
         state.reqid = Reqid(9);
         state
     };
-    let mut pair = TestGatewayPair::new(&wrapping);
-    let mut stranger = TestGatewayPair::without_sas(&wrapping).left;
-    let mut policy = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
+    let mut pair = TestGatewayPair::new(&setup);
+    let mut stranger = TestGatewayPair::without_sas(&setup).left;
+    let mut policy = setup.policy(Direction::Out, PairDirection::LeftToRight);
     (policy.templates[0].destination, policy.templates[0].reqid) =
         (other().id.destination, Reqid(9));
     stranger.database.apply(stranger.now, |change| change.update_policy(policy)).unwrap();
@@ -533,13 +533,13 @@ fn sas_of_one_spi_are_distinguished() {
 
 #[test]
 fn tunnel_sa_refuses_transport_packet() {
-    let wrapping = IpsecSetup::transport4();
+    let setup = IpsecSetup::transport4();
     let packet = packets::udp("192.0.2.1:7", "192.0.2.2:9", b"payload");
-    let wire = TestGatewayPair::new(&wrapping).left.outbound(vec![packet]).0;
-    let mut right = TestGatewayPair::without_sas(&wrapping).right;
+    let wire = TestGatewayPair::new(&setup).left.outbound(vec![packet]).0;
+    let mut right = TestGatewayPair::without_sas(&setup).right;
     right.add_sa(uxfrm_engine::SaConfig {
         mode: Mode::Tunnel,
-        ..wrapping.sa(PairDirection::LeftToRight, FIRST_SPI)
+        ..setup.sa(PairDirection::LeftToRight, FIRST_SPI)
     });
     assert_eq!(inbound_outcome(right, wire), Err(DropReason::InModeMismatch));
 }
@@ -558,19 +558,19 @@ fn router_error(about: &PacketBuf) -> PacketBuf {
 
 #[test]
 fn icmp_errors_pass_by_icmp_flag() {
-    let wrapping = IpsecSetup::tunnel4();
+    let setup = IpsecSetup::tunnel4();
     let there = packets::udp("10.2.0.5:9", "10.1.0.5:7", b"hello");
     let elsewhere = packets::udp("10.2.0.5:9", "10.9.0.5:7", b"hello");
     let gateway = |state_flag: bool, policy_flag: bool| {
-        let mut right = TestGatewayPair::without_sas(&wrapping).right;
-        let mut state = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI);
+        let mut right = TestGatewayPair::without_sas(&setup).right;
+        let mut state = setup.sa(PairDirection::LeftToRight, FIRST_SPI);
         let host = |text: &str| uxfrm_engine::Prefix::host(text.parse().unwrap());
         state.selector = Some(Selector { source: host("10.1.0.5"), ..Selector::any(Family::V4) });
         state.flags.set(uxfrm_engine::sa::config::SaFlags::ICMP, state_flag);
         right.add_sa(state);
         let kind = uxfrm_engine::PolicyKind::Main;
         right.database.apply(right.now, |change| change.flush_policies(kind));
-        let mut policy = wrapping.policy(Direction::Forward, PairDirection::LeftToRight);
+        let mut policy = setup.policy(Direction::Forward, PairDirection::LeftToRight);
         policy.selector.source = host("10.1.0.5");
         policy.flags.set(PolicyFlags::ICMP, policy_flag);
         right.add_policy(policy);
@@ -593,17 +593,17 @@ fn icmp_errors_pass_by_icmp_flag() {
 /// there (`net/ipv4/icmp.c: icmp_rcv`).
 #[test]
 fn icmp_errors_for_host_pass_by_icmp_flag() {
-    let wrapping = IpsecSetup::tunnel4();
+    let setup = IpsecSetup::tunnel4();
     let host = |text: &str| uxfrm_engine::Prefix::host(text.parse().unwrap());
     let gateway = |state_flag: bool, action: Action| {
-        let mut right = TestGatewayPair::without_sas(&wrapping).right;
-        let mut state = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI);
+        let mut right = TestGatewayPair::without_sas(&setup).right;
+        let mut state = setup.sa(PairDirection::LeftToRight, FIRST_SPI);
         state.selector = Some(Selector { source: host("10.1.0.5"), ..Selector::any(Family::V4) });
         state.flags.set(uxfrm_engine::sa::config::SaFlags::ICMP, state_flag);
         right.add_sa(state);
         let kind = uxfrm_engine::PolicyKind::Main;
         right.database.apply(right.now, |change| change.flush_policies(kind));
-        let mut policy = wrapping.policy(Direction::In, PairDirection::LeftToRight);
+        let mut policy = setup.policy(Direction::In, PairDirection::LeftToRight);
         policy.selector = Selector { source: host("10.1.0.5"), ..Selector::any(Family::V4) };
         policy.action = action;
         right.add_policy(policy);
@@ -617,8 +617,8 @@ fn icmp_errors_for_host_pass_by_icmp_flag() {
         message[2..4].copy_from_slice(&checksum.to_be_bytes());
         let (router, sender) = ("10.1.0.254".parse().unwrap(), "192.0.2.2".parse().unwrap());
         let bytes = packets::ip(router, sender, uxfrm_packet::Protocol::ICMP, &message);
-        let mut left = TestGatewayPair::new(&wrapping).left;
-        let mut all = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
+        let mut left = TestGatewayPair::new(&setup).left;
+        let mut all = setup.policy(Direction::Out, PairDirection::LeftToRight);
         all.selector = Selector::any(Family::V4);
         left.add_policy(all);
         left.outbound(vec![PacketBuf::from_slice(&bytes)]).0
@@ -638,10 +638,10 @@ fn icmp_errors_for_host_pass_by_icmp_flag() {
 /// but the flow that it is about.
 #[test]
 fn passed_icmp_error_caches_nothing() {
-    let wrapping = IpsecSetup::tunnel4();
-    let mut pair = TestGatewayPair::without_sas(&wrapping);
-    pair.left.add_sa(wrapping.sa(PairDirection::LeftToRight, FIRST_SPI));
-    let mut state = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI);
+    let setup = IpsecSetup::tunnel4();
+    let mut pair = TestGatewayPair::without_sas(&setup);
+    pair.left.add_sa(setup.sa(PairDirection::LeftToRight, FIRST_SPI));
+    let mut state = setup.sa(PairDirection::LeftToRight, FIRST_SPI);
     let source = uxfrm_engine::Prefix::host("10.1.0.5".parse().unwrap());
     state.selector = Some(Selector { source, ..Selector::any(Family::V4) });
     state.flags |= uxfrm_engine::sa::config::SaFlags::ICMP;
@@ -658,19 +658,19 @@ fn passed_icmp_error_caches_nothing() {
 /// about.
 #[test]
 fn icmp_error_is_checked_behind_uncovered_packets() {
-    let wrapping = IpsecSetup::transport4();
+    let setup = IpsecSetup::transport4();
     let through = "192.0.2.9".parse().unwrap();
     let state = || {
-        let mut state = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI);
+        let mut state = setup.sa(PairDirection::LeftToRight, FIRST_SPI);
         state.id.destination = through;
         state
     };
     let policy = |direction| {
-        let mut policy = wrapping.policy(direction, PairDirection::LeftToRight);
+        let mut policy = setup.policy(direction, PairDirection::LeftToRight);
         policy.selector.destination = uxfrm_engine::Prefix::host(through);
         policy
     };
-    let mut pair = TestGatewayPair::without_sas(&wrapping);
+    let mut pair = TestGatewayPair::without_sas(&setup);
     pair.left.add_sa(state());
     pair.left.add_policy(policy(Direction::Out));
     pair.right.add_sa(state());

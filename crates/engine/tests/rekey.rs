@@ -1,5 +1,5 @@
-//! An hour of fake time, a rekey every second, on a wire that loses, doubles and swaps packets; and
-//! which of two states is taken.
+//! An hour of fake time with a rekey every second, on a wire that loses, duplicates and reorders
+//! packets; and which of two SAs is used.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -79,8 +79,8 @@ impl Stream {
 /// How two ends get from one pair of states to the next, with traffic in between.
 type Rekey = fn(&mut TestGatewayPair, &IpsecSetup, u32, &mut [Stream; 2], &mut Rng);
 
-fn an_hour(wrapping: &IpsecSetup, rekey: Rekey) {
-    let mut pair = TestGatewayPair::new(wrapping);
+fn an_hour(setup: &IpsecSetup, rekey: Rekey) {
+    let mut pair = TestGatewayPair::new(setup);
     let mut rng = Rng::new(42);
     let mut streams =
         [Stream::new(PairDirection::LeftToRight), Stream::new(PairDirection::RightToLeft)];
@@ -89,13 +89,13 @@ fn an_hour(wrapping: &IpsecSetup, rekey: Rekey) {
         for stream in &mut streams {
             stream.send(&mut pair, &mut rng);
         }
-        rekey(&mut pair, wrapping, FIRST_SPI + 2 * second, &mut streams, &mut rng);
+        rekey(&mut pair, setup, FIRST_SPI + 2 * second, &mut streams, &mut rng);
         // What is on the way still belongs to states that are no longer the newest.
         for stream in &mut streams {
             let late = stream.wire.drain();
             stream.receive(&mut pair, late);
         }
-        retire(&mut pair, wrapping, FIRST_SPI + 2 * (second - 1));
+        retire(&mut pair, setup, FIRST_SPI + 2 * (second - 1));
     }
     for stream in &streams {
         let arrived = stream.arrived.iter().filter(|arrived| **arrived).count() as u64;
@@ -109,21 +109,21 @@ fn an_hour(wrapping: &IpsecSetup, rekey: Rekey) {
     pair.assert_accounts();
 }
 
-/// The simplest way: the one who was asked has both states first, and traffic goes on in between.
+/// The responder gets both states first, and traffic continues in between.
 fn at_once(
     pair: &mut TestGatewayPair,
-    wrapping: &IpsecSetup,
+    setup: &IpsecSetup,
     spi: u32,
     streams: &mut [Stream; 2],
     rng: &mut Rng,
 ) {
-    pair.right.add_sa(wrapping.sa(PairDirection::LeftToRight, spi));
+    pair.right.add_sa(setup.sa(PairDirection::LeftToRight, spi));
     streams[0].send(pair, rng);
-    pair.left.add_sa(wrapping.sa(PairDirection::RightToLeft, spi + 1));
-    pair.left.add_sa(wrapping.sa(PairDirection::LeftToRight, spi));
+    pair.left.add_sa(setup.sa(PairDirection::RightToLeft, spi + 1));
+    pair.left.add_sa(setup.sa(PairDirection::LeftToRight, spi));
     streams[0].send(pair, rng);
     streams[1].send(pair, rng);
-    pair.right.add_sa(wrapping.sa(PairDirection::RightToLeft, spi + 1));
+    pair.right.add_sa(setup.sa(PairDirection::RightToLeft, spi + 1));
 }
 
 /// As charon does it, in turn begun by either end: ALLOCSPI and UPDSA of what it receives, NEWSA of
@@ -131,7 +131,7 @@ fn at_once(
 /// one. Who answers sends with the old state until the other deletes it.
 fn as_charon(
     pair: &mut TestGatewayPair,
-    wrapping: &IpsecSetup,
+    setup: &IpsecSetup,
     spi: u32,
     streams: &mut [Stream; 2],
     rng: &mut Rng,
@@ -145,13 +145,13 @@ fn as_charon(
     let traffic = |pair: &mut TestGatewayPair, streams: &mut [Stream; 2], rng: &mut Rng| {
         streams.iter_mut().for_each(|stream| stream.send(pair, rng));
     };
-    sender(pair, back).add_sa(wrapping.sa(out, spi_of(out)));
-    sender(pair, out).add_sa(wrapping.sa(back, spi_of(back)));
+    sender(pair, back).add_sa(setup.sa(out, spi_of(out)));
+    sender(pair, out).add_sa(setup.sa(back, spi_of(back)));
     traffic(pair, streams, rng);
-    switch(sender(pair, out), wrapping, (out, back), spi_of(out));
+    switch(sender(pair, out), setup, (out, back), spi_of(out));
     traffic(pair, streams, rng);
-    switch(sender(pair, back), wrapping, (back, out), spi_of(back));
-    let old = wrapping.sa(back, spi_of(back) - 2).id;
+    switch(sender(pair, back), setup, (back, out), spi_of(back));
+    let old = setup.sa(back, spi_of(back) - 2).id;
     let gateway = sender(pair, back);
     gateway.database.apply(gateway.now, |change| change.delete_sa(old, Mark::default())).unwrap();
     traffic(pair, streams, rng);
@@ -160,14 +160,14 @@ fn as_charon(
 /// NEWSA of the new outbound state, and UPDPOLICY of all policies.
 fn switch(
     gateway: &mut TestGateway,
-    wrapping: &IpsecSetup,
+    setup: &IpsecSetup,
     (out, back): (PairDirection, PairDirection),
     spi: u32,
 ) {
-    gateway.add_sa(wrapping.sa(out, spi));
-    let mut policy = wrapping.policy(Direction::Out, out);
+    gateway.add_sa(setup.sa(out, spi));
+    let mut policy = setup.policy(Direction::Out, out);
     policy.templates[0].spi = Spi(spi);
-    let others = [Direction::In, Direction::Forward].map(|way| wrapping.policy(way, back));
+    let others = [Direction::In, Direction::Forward].map(|way| setup.policy(way, back));
     for policy in others.into_iter().chain([policy]) {
         gateway.database.apply(gateway.now, |change| change.update_policy(policy)).unwrap();
     }
@@ -180,11 +180,11 @@ fn sender(pair: &mut TestGatewayPair, way: PairDirection) -> &mut TestGateway {
     }
 }
 
-fn retire(pair: &mut TestGatewayPair, wrapping: &IpsecSetup, spi: u32) {
+fn retire(pair: &mut TestGatewayPair, setup: &IpsecSetup, spi: u32) {
     for gateway in [&mut pair.left, &mut pair.right] {
         for (way, spi) in [(PairDirection::LeftToRight, spi), (PairDirection::RightToLeft, spi + 1)]
         {
-            let id = wrapping.sa(way, spi).id;
+            let id = setup.sa(way, spi).id;
             // Gone already where the rekeying deleted it.
             let _gone =
                 gateway.database.apply(gateway.now, |change| change.delete_sa(id, Mark::default()));
@@ -195,11 +195,11 @@ fn retire(pair: &mut TestGatewayPair, wrapping: &IpsecSetup, spi: u32) {
 /// A worker remembers the states that its batches met, and with them their keys.
 #[test]
 fn idle_worker_releases_removed_sas() {
-    let wrapping = IpsecSetup::tunnel4();
-    let mut pair = TestGatewayPair::new(&wrapping);
+    let setup = IpsecSetup::tunnel4();
+    let mut pair = TestGatewayPair::new(&setup);
     assert_eq!(pair.left_to_right(vec![packets::udp("10.1.0.1:7", "10.2.0.1:9", b"hi")]).len(), 1);
     for gateway in [&mut pair.left, &mut pair.right] {
-        let id = wrapping.sa(PairDirection::LeftToRight, FIRST_SPI).id;
+        let id = setup.sa(PairDirection::LeftToRight, FIRST_SPI).id;
         let delete =
             |change: &mut uxfrm_engine::Transaction<'_>| change.delete_sa(id, Mark::default());
         let gone = Arc::downgrade(&gateway.database.apply(gateway.now, delete).unwrap());
@@ -223,18 +223,18 @@ fn charon_style_rekey_loses_nothing() {
 
 #[test]
 fn rekey_behind_udp_sockets_loses_nothing() {
-    let mut wrapping = IpsecSetup { window: 128, ..IpsecSetup::tunnel4() };
-    wrapping.encap = Some(UdpEncapKind::Esp);
-    wrapping.settings.headers = WireHeaders::UdpSocket;
-    an_hour(&wrapping, at_once);
+    let mut setup = IpsecSetup { window: 128, ..IpsecSetup::tunnel4() };
+    setup.encap = Some(UdpEncapKind::Esp);
+    setup.settings.headers = WireHeaders::UdpSocket;
+    an_hour(&setup, at_once);
 }
 
 /// `xfrm_state_find`: the youngest, unless it is dying; what went away is not missed while another
 /// is there.
 #[test]
 fn youngest_sa_is_used_at_once() {
-    let wrapping = IpsecSetup::tunnel4();
-    let mut pair = TestGatewayPair::new(&wrapping);
+    let setup = IpsecSetup::tunnel4();
+    let mut pair = TestGatewayPair::new(&setup);
     let spi = |pair: &mut TestGatewayPair| {
         let packet = packets::udp("10.1.0.1:7", "10.2.0.1:9", b"which");
         let (wire, _) = pair.left.outbound(vec![packet]);
@@ -246,11 +246,11 @@ fn youngest_sa_is_used_at_once() {
     // chains.
     for (wait, new) in [(0, 0x20), (1, 0x10), (1, 0x30)] {
         pair.wait(Duration::from_secs(wait));
-        pair.left.add_sa(wrapping.sa(PairDirection::LeftToRight, new));
+        pair.left.add_sa(setup.sa(PairDirection::LeftToRight, new));
         assert_eq!(spi(&mut pair), new, "at once");
     }
     for (gone, next) in [(0x10, 0x30), (0x30, 0x20), (0x20, old)] {
-        let id = wrapping.sa(PairDirection::LeftToRight, gone).id;
+        let id = setup.sa(PairDirection::LeftToRight, gone).id;
         let left = &mut pair.left;
         left.database.apply(left.now, |change| change.delete_sa(id, Mark::default())).unwrap();
         assert_eq!(spi(&mut pair), next);

@@ -26,14 +26,14 @@ fn shapes() -> Vec<(Mode, Family, Family)> {
     ]
 }
 
-/// A datagram between the hosts of a wrapping.
-fn datagram(wrapping: &IpsecSetup, way: PairDirection, payload: &[u8]) -> PacketBuf {
-    let (source, destination) = ends(wrapping, way);
+/// A datagram between the hosts of a setup.
+fn datagram(setup: &IpsecSetup, way: PairDirection, payload: &[u8]) -> PacketBuf {
+    let (source, destination) = ends(setup, way);
     packets::udp(&source, &destination, payload)
 }
 
-fn ends(wrapping: &IpsecSetup, way: PairDirection) -> (String, String) {
-    let (source, destination) = wrapping.hosts(way);
+fn ends(setup: &IpsecSetup, way: PairDirection) -> (String, String) {
+    let (source, destination) = setup.hosts(way);
     (
         std::net::SocketAddr::new(source, 7).to_string(),
         std::net::SocketAddr::new(destination, 9).to_string(),
@@ -45,43 +45,42 @@ fn marked(len: usize) -> Vec<u8> {
 }
 
 /// Sends packets of many sizes both ways and compares what arrives byte for byte.
-fn exercise(wrapping: &IpsecSetup) {
-    let mut pair = TestGatewayPair::new(wrapping);
+fn exercise(setup: &IpsecSetup) {
+    let mut pair = TestGatewayPair::new(setup);
     let mut listener = PlaintextDetector::new(MARKER);
     for len in [16, 17, 18, 19, 20, 63, 64, 65, 255, 1000, 1300] {
         for way in [PairDirection::LeftToRight, PairDirection::RightToLeft] {
-            let sent: Vec<PacketBuf> =
-                (0..3).map(|_| datagram(wrapping, way, &marked(len))).collect();
+            let sent: Vec<PacketBuf> = (0..3).map(|_| datagram(setup, way, &marked(len))).collect();
             let plain: Vec<Vec<u8>> = sent.iter().map(|packet| packet.bytes().to_vec()).collect();
             let arrived = match way {
                 PairDirection::LeftToRight => pair.left_to_right(sent),
                 PairDirection::RightToLeft => pair.right_to_left(sent),
             };
             let arrived: Vec<Vec<u8>> =
-                arrived.iter().map(|packet| comparable(wrapping, packet.bytes())).collect();
+                arrived.iter().map(|packet| comparable(setup, packet.bytes())).collect();
             let plain: Vec<Vec<u8>> =
-                plain.iter().map(|packet| comparable(wrapping, packet)).collect();
+                plain.iter().map(|packet| comparable(setup, packet)).collect();
             assert_eq!(
                 arrived,
                 plain,
-                "{wrapping:?} {len} {way:?}: {:?} {:?}",
+                "{setup:?} {len} {way:?}: {:?} {:?}",
                 pair.left.reasons(),
                 pair.right.reasons()
             );
             listener.listen(&pair.last_on_wire);
         }
     }
-    assert_eq!(listener.seen == 0, wrapping.suite.encrypts(), "{wrapping:?}");
+    assert_eq!(listener.seen == 0, setup.suite.encrypts(), "{setup:?}");
     pair.assert_accounts();
 }
 
 /// Behind a UDP socket the header of transport mode is lost: id, DF, TTL and checksum are not the
 /// sender's.
-fn comparable(wrapping: &IpsecSetup, packet: &[u8]) -> Vec<u8> {
+fn comparable(setup: &IpsecSetup, packet: &[u8]) -> Vec<u8> {
     let mut packet = packet.to_vec();
-    let rebuilt = wrapping.settings.headers == WireHeaders::UdpSocket
-        && wrapping.mode == Mode::Transport
-        && wrapping.encap.is_some();
+    let rebuilt = setup.settings.headers == WireHeaders::UdpSocket
+        && setup.mode == Mode::Transport
+        && setup.encap.is_some();
     if rebuilt && packet[0] >> 4 == 4 {
         packet[4..8].fill(0);
         packet[10..12].fill(0);
@@ -105,10 +104,10 @@ fn esp_in_udp_round_trips() {
     for (mode, inner, outer) in shapes() {
         for kind in UdpEncapKind::processed() {
             for headers in [WireHeaders::Engine, WireHeaders::UdpSocket] {
-                let mut wrapping = IpsecSetup::new(mode, inner, outer);
-                wrapping.encap = Some(kind);
-                wrapping.settings.headers = headers;
-                exercise(&wrapping);
+                let mut setup = IpsecSetup::new(mode, inner, outer);
+                setup.encap = Some(kind);
+                setup.settings.headers = headers;
+                exercise(&setup);
             }
         }
     }
@@ -118,12 +117,12 @@ fn esp_in_udp_round_trips() {
 fn udp_checksums_are_right_over_ipv6_and_absent_over_ipv4() {
     for (outer, expected) in [(Family::V6, Verification::Right), (Family::V4, Verification::Absent)]
     {
-        let wrapping = IpsecSetup {
+        let setup = IpsecSetup {
             encap: Some(UdpEncapKind::Esp),
             ..IpsecSetup::new(Mode::Tunnel, Family::V4, outer)
         };
-        let mut pair = TestGatewayPair::new(&wrapping);
-        pair.left_to_right(vec![datagram(&wrapping, PairDirection::LeftToRight, b"hello")]);
+        let mut pair = TestGatewayPair::new(&setup);
+        pair.left_to_right(vec![datagram(&setup, PairDirection::LeftToRight, b"hello")]);
         let bytes = pair.last_on_wire[0].bytes();
         let ip = IpPacket::parse(bytes).unwrap();
         assert_eq!((ip.protocol, checksum::verify(&ip, bytes)), (Protocol::UDP, expected));
@@ -139,46 +138,45 @@ fn super_packets_round_trip_as_bursts() {
             (Some(UdpEncapKind::Esp), WireHeaders::UdpSocket),
         ] {
             for suite in [EspSuite::Gcm128, EspSuite::CbcSha1] {
-                let mut wrapping =
-                    IpsecSetup { encap, suite, ..IpsecSetup::new(mode, inner, outer) };
-                wrapping.settings.headers = headers;
-                wrapping.settings.host = HostPort::SuperPackets { udp: UdpSuper::Refused };
-                super_packet(&wrapping);
+                let mut setup = IpsecSetup { encap, suite, ..IpsecSetup::new(mode, inner, outer) };
+                setup.settings.headers = headers;
+                setup.settings.host = HostPort::SuperPackets { udp: UdpSuper::Refused };
+                super_packet(&setup);
             }
         }
     }
 }
 
-fn super_packet(wrapping: &IpsecSetup) {
-    let mut pair = TestGatewayPair::new(wrapping);
-    let (source, destination) = ends(wrapping, PairDirection::LeftToRight);
+fn super_packet(setup: &IpsecSetup) {
+    let mut pair = TestGatewayPair::new(setup);
+    let (source, destination) = ends(setup, PairDirection::LeftToRight);
     let payload = marked(50_000);
     let sent = packets::tcp_super(&source, &destination, &payload, 1300);
     let (wire, _) = pair.left.outbound(vec![sent]);
-    assert_eq!(pair.left.worker.outward().sent, 39, "{wrapping:?} {:?}", pair.left.reasons());
+    assert_eq!(pair.left.worker.outward().sent, 39, "{setup:?} {:?}", pair.left.reasons());
     let mut listener = PlaintextDetector::new(MARKER);
     listener.listen(&wire);
     assert_eq!(listener.seen, 0);
-    for train in &wire {
-        let Segments::Burst { stride } = train.segments else { panic!("a train: {train:?}") };
-        assert!(train.len() <= 65_000 && train.len() > stride.into());
-        assert_eq!(train.udp.is_some(), headerless(wrapping));
+    for burst in &wire {
+        let Segments::Burst { stride } = burst.segments else { panic!("a burst: {burst:?}") };
+        assert!(burst.len() <= 65_000 && burst.len() > stride.into());
+        assert_eq!(burst.udp.is_some(), headerless(setup));
     }
-    // As trains, as a GRO socket or a memory port hands them over.
-    let turned = wire.into_iter().map(|mut train| {
-        train.udp = train.udp.map(|path| uxfrm_packet::UdpPath {
+    // As bursts, as a GRO socket or a memory port hands them over.
+    let turned = wire.into_iter().map(|mut burst| {
+        burst.udp = burst.udp.map(|path| uxfrm_packet::UdpPath {
             local: path.remote,
             remote: path.local,
             ..path
         });
-        train
+        burst
     });
     let arrived = pair.right.inbound(turned.collect());
     let total: usize = arrived.iter().map(|packet| body(packet.bytes()).len()).sum();
-    assert_eq!(total, payload.len(), "{wrapping:?} {:?}", pair.right.reasons());
+    assert_eq!(total, payload.len(), "{setup:?} {:?}", pair.right.reasons());
     let joined: Vec<u8> = arrived.iter().flat_map(|packet| body(packet.bytes()).to_vec()).collect();
     assert_eq!(joined, payload);
-    assert!(arrived.len() <= 2, "{wrapping:?}: {} packets", arrived.len());
+    assert!(arrived.len() <= 2, "{setup:?}: {} packets", arrived.len());
     pair.assert_accounts();
 }
 
@@ -187,13 +185,13 @@ fn super_packet(wrapping: &IpsecSetup) {
 #[test]
 fn remainder_behind_full_bursts_leaves() {
     for encap in [None, Some(UdpEncapKind::Esp)] {
-        let mut wrapping = IpsecSetup { encap, ..IpsecSetup::tunnel4() };
-        wrapping.settings.host = HostPort::SuperPackets { udp: UdpSuper::Refused };
+        let mut setup = IpsecSetup { encap, ..IpsecSetup::tunnel4() };
+        setup.settings.host = HostPort::SuperPackets { udp: UdpSuper::Refused };
         for mss in [1400_u16, 700] {
             for full in 60_000 / usize::from(mss)..64_000 / usize::from(mss) {
-                let mut pair = TestGatewayPair::new(&wrapping);
+                let mut pair = TestGatewayPair::new(&setup);
                 let payload = marked(full * usize::from(mss) + 100);
-                let (source, destination) = ends(&wrapping, PairDirection::LeftToRight);
+                let (source, destination) = ends(&setup, PairDirection::LeftToRight);
                 let sent = packets::tcp_super(&source, &destination, &payload, mss);
                 let arrived = pair.left_to_right(vec![sent]);
                 let joined: Vec<u8> =
@@ -205,8 +203,8 @@ fn remainder_behind_full_bursts_leaves() {
     }
 }
 
-fn headerless(wrapping: &IpsecSetup) -> bool {
-    wrapping.encap.is_some() && wrapping.settings.headers == WireHeaders::UdpSocket
+fn headerless(setup: &IpsecSetup) -> bool {
+    setup.encap.is_some() && setup.settings.headers == WireHeaders::UdpSocket
 }
 
 fn body(packet: &[u8]) -> &[u8] {

@@ -1,4 +1,4 @@
-//! Routing headers of IPv6 lead no plain packet to what is protected.
+//! An IPv6 routing header leads no plain packet to a protected destination.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -27,7 +27,7 @@ fn routing(next: u8, kind: u8, [left, last]: [u8; 2], stops: &[&str]) -> Vec<u8>
 
 #[test]
 fn routing_header_cannot_reach_protected_destination() {
-    let wrapping = IpsecSetup::new(Mode::Tunnel, Family::V6, Family::V4);
+    let setup = IpsecSetup::new(Mode::Tunnel, Family::V6, Family::V4);
     let (end, by) = ("fd00:2::1", "fd88::1");
     let segments = routing(17, 4, [1, 1], &[end, by]);
     let before_atomic = routing(44, 4, [1, 1], &[end, by]);
@@ -56,9 +56,9 @@ fn routing_header_cannot_reach_protected_destination() {
     // Where a policy asks for ports, fragments wait for the whole.
     for beside_ports in [false, true] {
         for (name, first, headers, passes) in cases {
-            let mut left = TestGatewayPair::new(&wrapping).left;
+            let mut left = TestGatewayPair::new(&setup).left;
             if beside_ports {
-                let mut other = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
+                let mut other = setup.policy(Direction::Out, PairDirection::LeftToRight);
                 other.selector.destination = "fd66::1".parse().map(Prefix::host).unwrap();
                 other.selector.protocol = 6;
                 other.selector.destination_port = PortMask::exactly(7000);
@@ -74,9 +74,9 @@ fn routing_header_cannot_reach_protected_destination() {
 
 #[test]
 fn routing_headers_pass_without_protect_policy() {
-    let wrapping = IpsecSetup::new(Mode::Tunnel, Family::V6, Family::V4);
+    let setup = IpsecSetup::new(Mode::Tunnel, Family::V6, Family::V4);
     for header in [routing(17, 4, [1, 0], &["fd00:2::1"]), routing(17, 253, [1, 0], &["fd99::1"])] {
-        let mut left = TestGatewayPair::new(&wrapping).left;
+        let mut left = TestGatewayPair::new(&setup).left;
         left.database.apply(left.now, |change| change.flush_policies(PolicyKind::Main));
         assert_eq!(left.outbound(vec![led_on(43, &[&header])]).0.len(), 1);
     }

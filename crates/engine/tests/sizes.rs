@@ -1,4 +1,4 @@
-//! Packets that are too large, in pieces, padded, or wrapped more than once.
+//! Packets that are too large, fragmented, padded, or encapsulated more than once.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -29,8 +29,8 @@ fn too_big_packet_is_answered_with_mtu() {
         (EspSuite::Gcm128, Some(UdpEncapKind::Esp), 1438),
         (EspSuite::CbcSha1, None, 1438),
     ] {
-        let wrapping = IpsecSetup { suite, encap, ..IpsecSetup::tunnel4() };
-        let mut pair = TestGatewayPair::new(&wrapping);
+        let setup = IpsecSetup { suite, encap, ..IpsecSetup::tunnel4() };
+        let mut pair = TestGatewayPair::new(&setup);
         let fits = packets::dont_fragment(of_length(inner_mtu));
         assert_eq!(pair.left_to_right(vec![fits]).len(), 1);
         assert!(pair.last_on_wire[0].len() <= 1500);
@@ -49,9 +49,9 @@ fn too_big_packet_is_answered_with_mtu() {
 #[test]
 fn ipv6_sender_is_told_at_least_minimum_mtu() {
     for (mtu, told) in [(1500, 1426), (1300, 1280)] {
-        let mut wrapping = IpsecSetup::new(Mode::Tunnel, Family::V6, Family::V6);
-        wrapping.settings.mtu = mtu;
-        let mut pair = TestGatewayPair::new(&wrapping);
+        let mut setup = IpsecSetup::new(Mode::Tunnel, Family::V6, Family::V6);
+        setup.settings.mtu = mtu;
+        let mut pair = TestGatewayPair::new(&setup);
         let large = packets::udp("[fd00:1::1]:7", "[fd00:2::1]:9", &vec![0; told + 1 - 48]);
         let (wire, host) = pair.left.outbound(vec![large]);
         assert!(wire.is_empty());
@@ -67,16 +67,16 @@ fn ipv6_sender_is_told_at_least_minimum_mtu() {
     }
 }
 
-/// 1280 bytes of IPv6 that the network does not take with what is around them: the kernel, which
-/// writes the socket's headers, is to cut them.
+/// 1280 bytes of IPv6 exceed the MTU once encapsulated: the kernel, which writes the socket's
+/// headers, fragments them.
 #[test]
 fn ipv6_minimum_mtu_is_fragmented_by_socket() {
     for (outer, mtu) in [(Family::V4, 1300), (Family::V6, 1300), (Family::V4, 1500)] {
         let encap = Some(UdpEncapKind::Esp);
-        let mut wrapping = IpsecSetup { encap, ..IpsecSetup::new(Mode::Tunnel, Family::V6, outer) };
-        wrapping.settings.mtu = mtu;
-        wrapping.settings.headers = WireHeaders::UdpSocket;
-        let mut pair = TestGatewayPair::new(&wrapping);
+        let mut setup = IpsecSetup { encap, ..IpsecSetup::new(Mode::Tunnel, Family::V6, outer) };
+        setup.settings.mtu = mtu;
+        setup.settings.headers = WireHeaders::UdpSocket;
+        let mut pair = TestGatewayPair::new(&setup);
         let datagram =
             |len: usize| packets::udp("[fd00:1::1]:7", "[fd00:2::1]:9", &vec![0; len - 48]);
         let several = packets::tcp_super("[fd00:1::1]:7", "[fd00:2::1]:9", &[7; 4000], 1280 - 60);
@@ -96,10 +96,10 @@ fn ipv6_minimum_mtu_is_fragmented_by_socket() {
 fn socket_datagram_is_whole_within_mtu() {
     let sent = |outer, mtu| {
         let encap = Some(UdpEncapKind::Esp);
-        let mut wrapping = IpsecSetup { encap, ..IpsecSetup::new(Mode::Tunnel, Family::V6, outer) };
-        (wrapping.settings.mtu, wrapping.settings.headers) = (mtu, WireHeaders::UdpSocket);
+        let mut setup = IpsecSetup { encap, ..IpsecSetup::new(Mode::Tunnel, Family::V6, outer) };
+        (setup.settings.mtu, setup.settings.headers) = (mtu, WireHeaders::UdpSocket);
         let packet = packets::udp("[fd00:1::1]:7", "[fd00:2::1]:9", &[0; 1280 - 48]);
-        let (mut wire, _) = TestGatewayPair::new(&wrapping).left.outbound(vec![packet]);
+        let (mut wire, _) = TestGatewayPair::new(&setup).left.outbound(vec![packet]);
         let datagram = wire.remove(0);
         (datagram.len(), datagram.udp.unwrap().dont_fragment)
     };
@@ -114,9 +114,9 @@ fn socket_datagram_is_whole_within_mtu() {
 /// What routers say of the way to one peer holds for it, and for no other.
 #[test]
 fn path_mtu_applies_per_peer() {
-    let wrapping = IpsecSetup::tunnel4();
-    let mut pair = TestGatewayPair::new(&wrapping);
-    let (_, peer) = wrapping.gateways(PairDirection::LeftToRight);
+    let setup = IpsecSetup::tunnel4();
+    let mut pair = TestGatewayPair::new(&setup);
+    let (_, peer) = setup.gateways(PairDirection::LeftToRight);
     let told = |pair: &mut TestGatewayPair| {
         let (_, host) = pair.left.outbound(vec![packets::dont_fragment(of_length(1500))]);
         let answer = IpPacket::parse(host[0].bytes()).unwrap();
@@ -128,9 +128,9 @@ fn path_mtu_applies_per_peer() {
         (peer, 9000, 1446),
         ("192.0.2.77".parse().unwrap(), 1300, 1446),
     ] {
-        let addresses = wrapping.settings.addresses.clone();
-        let narrow = [(to, path)].into_iter().collect();
-        pair.left.database.set_host(HostView { addresses, mtu: 1500, narrow });
+        let addresses = setup.settings.addresses.clone();
+        let path_mtus = [(to, path)].into_iter().collect();
+        pair.left.database.set_host(HostView { addresses, mtu: 1500, path_mtus });
         assert_eq!(told(&mut pair), Some(fits), "{to} takes {path}");
         let (wire, _) = pair.left.outbound(vec![of_length(1446)]);
         let most = if fits == 1446 { 1500 } else { path };
@@ -139,23 +139,23 @@ fn path_mtu_applies_per_peer() {
     }
 }
 
-/// Paths are held to take a least, whatever links say: what is narrower still is told of until that
-/// is known, and then no more.
+/// A path MTU below the minimum counts as the minimum: reports raise an event only until the host
+/// knows.
 #[test]
-fn what_is_narrower_than_any_path_is_told_once() {
+fn path_mtu_below_minimum_raises_event_until_known() {
     for (outer, least) in [(Family::V4, 552), (Family::V6, 1280)] {
-        let wrapping = IpsecSetup::new(Mode::Tunnel, Family::V4, outer);
-        let mut pair = TestGatewayPair::new(&wrapping);
-        let (_, peer) = wrapping.gateways(PairDirection::LeftToRight);
+        let setup = IpsecSetup::new(Mode::Tunnel, Family::V4, outer);
+        let mut pair = TestGatewayPair::new(&setup);
+        let (_, peer) = setup.gateways(PairDirection::LeftToRight);
         let told = |pair: &TestGatewayPair, mtu| {
             let mut events = Vec::new();
             pair.left.worker.learn_path_mtu(peer, mtu, &mut events);
             events == [Event::NarrowPath(peer)]
         };
         assert!([least, 1, least - 1].map(|mtu| told(&pair, mtu)) == [true; 3], "nobody knows yet");
-        let addresses = wrapping.settings.addresses.clone();
-        let narrow = [(peer, u16::try_from(least).unwrap())].into_iter().collect();
-        pair.left.database.set_host(HostView { addresses, mtu: 1500, narrow });
+        let addresses = setup.settings.addresses.clone();
+        let path_mtus = [(peer, u16::try_from(least).unwrap())].into_iter().collect();
+        pair.left.database.set_host(HostView { addresses, mtu: 1500, path_mtus });
         pair.left.outbound(vec![of_length(100)]);
         assert_eq!([least, 1, least - 1].map(|mtu| told(&pair, mtu)), [false; 3], "{outer:?}");
     }
@@ -181,16 +181,16 @@ fn outer_packet_without_df_is_fragmented() {
         [(Mode::Tunnel, Family::V4), (Mode::Tunnel, Family::V6), (Mode::Transport, Family::V4)]
     {
         for encap in [None, Some(UdpEncapKind::Esp)] {
-            let wrapping = IpsecSetup { encap, ..IpsecSetup::new(mode, Family::V4, outer) };
-            let mut pair = TestGatewayPair::new(&wrapping);
-            let (source, destination) = wrapping.hosts(PairDirection::LeftToRight);
+            let setup = IpsecSetup { encap, ..IpsecSetup::new(mode, Family::V4, outer) };
+            let mut pair = TestGatewayPair::new(&setup);
+            let (source, destination) = setup.hosts(PairDirection::LeftToRight);
             let packet = packets::echo(source, destination, &vec![7; 4000]);
             let plain = packet.bytes().to_vec();
             let arrived = pair.left_to_right(vec![packet]);
-            assert!(pair.last_on_wire.len() > 2, "{wrapping:?}");
+            assert!(pair.last_on_wire.len() > 2, "{setup:?}");
             assert!(pair.last_on_wire.iter().all(|packet| packet.len() <= 1500));
-            assert_eq!(arrived.len(), 1, "{wrapping:?} {:?}", pair.right.reasons());
-            assert!(arrived[0].bytes() == plain, "{wrapping:?}");
+            assert_eq!(arrived.len(), 1, "{setup:?} {:?}", pair.right.reasons());
+            assert!(arrived[0].bytes() == plain, "{setup:?}");
             pair.assert_accounts();
         }
     }
@@ -214,10 +214,10 @@ fn fragments_time_out() {
 fn overlapping_fragments_drop_datagram() {
     let mut pair = TestGatewayPair::new(&IpsecSetup::tunnel4());
     let plain = packets::udp_bytes("192.0.2.1:1", "192.0.2.2:2", &[0; 100]);
-    let mut pieces = packets::fragments(&plain, 48);
+    let mut fragments = packets::fragments(&plain, 48);
     let overlapping = packets::fragments(&plain, 32).remove(1);
-    let rest = pieces.split_off(1);
-    assert!(pair.right.inbound(pieces).is_empty());
+    let rest = fragments.split_off(1);
+    assert!(pair.right.inbound(fragments).is_empty());
     assert!(pair.right.inbound(vec![overlapping]).is_empty());
     assert_eq!(pair.right.drops(DropReason::InFragment), 2);
     assert!(pair.right.inbound(rest).is_empty());
@@ -242,8 +242,8 @@ fn fragments_travel_through_tunnels() {
 
 #[test]
 fn tfc_padding_hides_lengths() {
-    let wrapping = IpsecSetup { tfc_padding: 1200, ..IpsecSetup::tunnel4() };
-    let mut pair = TestGatewayPair::new(&wrapping);
+    let setup = IpsecSetup { tfc_padding: 1200, ..IpsecSetup::tunnel4() };
+    let mut pair = TestGatewayPair::new(&setup);
     let sent = vec![of_length(40), of_length(700), of_length(1100)];
     let plain: Vec<_> = sent.iter().map(|packet| packet.bytes().to_vec()).collect();
     let arrived = pair.left_to_right(sent);
@@ -326,9 +326,9 @@ fn udp_path_has_outer_header_fields() {
         [(Mode::Transport, "192.0.2.1:7", "192.0.2.2:9"), (Mode::Tunnel, LEFT, RIGHT)]
     {
         let encap = Some(UdpEncapKind::Esp);
-        let mut wrapping = IpsecSetup { encap, ..IpsecSetup::new(mode, Family::V4, Family::V4) };
-        wrapping.settings.headers = WireHeaders::UdpSocket;
-        let mut pair = TestGatewayPair::new(&wrapping);
+        let mut setup = IpsecSetup { encap, ..IpsecSetup::new(mode, Family::V4, Family::V4) };
+        setup.settings.headers = WireHeaders::UdpSocket;
+        let mut pair = TestGatewayPair::new(&setup);
         let plain = packets::with_tos(packets::udp(source, destination, b"payload"), 0xba);
         let mut wire = pair.left.outbound(vec![packets::dont_fragment(plain)]).0;
         let path = wire[0].udp.unwrap();
@@ -365,20 +365,21 @@ fn ce_over_not_ect_drops_packet() {
 #[test]
 fn plain_packet_above_mtu_is_fragmented_or_answered() {
     let settings = Settings { headers: WireHeaders::UdpSocket, ..Settings::default() };
-    let wrapping = IpsecSetup { settings, ..IpsecSetup::tunnel4() };
+    let setup = IpsecSetup { settings, ..IpsecSetup::tunnel4() };
     let long = || packets::udp("10.1.0.1:7", "198.51.100.1:9", &[7; 4000]);
     let segments = || packets::tcp_super("10.1.0.1:7", "198.51.100.1:9", &[7; 9000], 3000);
-    let mut pair = TestGatewayPair::new(&wrapping);
-    for (packet, pieces) in [(long(), 3), (segments(), 9)] {
+    let mut pair = TestGatewayPair::new(&setup);
+    for (packet, fragments) in [(long(), 3), (segments(), 9)] {
         let (wire, told) = pair.left.outbound(vec![packet]);
-        assert_eq!((wire.len(), told.len()), (pieces, 0));
-        assert!(wire.iter().all(|piece| piece.len() <= 1500));
+        assert_eq!((wire.len(), told.len()), (fragments, 0));
+        assert!(wire.iter().all(|fragment| fragment.len() <= 1500));
     }
     let mut fragments = packets::fragments(long().bytes(), 3200);
     let last = fragments.pop().unwrap();
     let (wire, _) = pair.left.outbound(vec![last, fragments.pop().unwrap()]);
-    assert!(wire.iter().all(|piece| piece.len() <= 1500));
-    let offsets = wire.iter().map(|piece| u16::from_be_bytes([piece.bytes()[6], piece.bytes()[7]]));
+    assert!(wire.iter().all(|fragment| fragment.len() <= 1500));
+    let offsets =
+        wire.iter().map(|fragment| u16::from_be_bytes([fragment.bytes()[6], fragment.bytes()[7]]));
     assert_eq!(offsets.collect::<Vec<_>>(), [400, 0x2000, 0x2000 + 185, 0x2000 + 370]);
     for whole in [long(), segments()] {
         let (wire, told) = pair.left.outbound(vec![packets::dont_fragment(whole)]);

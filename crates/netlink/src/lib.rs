@@ -31,8 +31,8 @@ pub use server::{
     Server, ServerSettings,
     answers::{AnswerWriter, RequestOutcome},
     client::{ClientId, Groups, SocketOptions},
+    export::RestoredItem,
     outbox::{Delivery, Outbox},
-    portrait::RestoredItem,
 };
 pub use uxfrm_netlink_wire::{
     NetlinkFlags, NetlinkMessage, NetlinkMessages, RawAttribute, RawAttributes,

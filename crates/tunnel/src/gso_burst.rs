@@ -191,7 +191,7 @@ mod tests {
         let request = PortRequest {
             family: Some(if left.is_ipv4() { 2 } else { 10 }),
             port: 5555,
-            kind: if framing == UdpFraming::Fou { 1 } else { 2 },
+            kind: framing.properties().number,
             protocol: if kind.is_gre() { 47 } else { 4 },
             ..PortRequest::default()
         };
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn super_packet_leaves_in_bursts_and_returns_whole() {
         for kind in [TunnelKind::Ipip, TunnelKind::Gre, TunnelKind::Ip6tnl, TunnelKind::Ip6gre] {
-            for framing in [UdpFraming::Fou, UdpFraming::Gue] {
+            for framing in UdpFraming::ALL {
                 let (near, tunnels, ports) = ends(kind, framing);
                 let (mut pool, mut out) = (Pool::new(), Batch::new());
                 let payload: Vec<u8> = (0..60_000_u32).map(|n| n.to_le_bytes()[0]).collect();

@@ -60,10 +60,7 @@ fn only(config: &TunnelConfig) -> Tunnels {
 fn ports_for(config: &TunnelConfig, carried: Version) -> DecapPorts {
     let mut ports = DecapPorts::new();
     if let Some(encap) = config.udp {
-        let (kind, protocol) = match encap.framing {
-            UdpFraming::Fou => (1, config.kind.protocol(carried).0),
-            UdpFraming::Gue => (2, 0),
-        };
+        let (kind, protocol) = (encap.framing.properties().number, config.kind.protocol(carried).0);
         let family = if config.kind.outer() == Version::V4 { 2 } else { 10 };
         let port = encap.destination_port.get();
         let request =
@@ -128,7 +125,7 @@ fn gres() -> impl Strategy<Value = GreOptions> {
 
 fn encaps() -> impl Strategy<Value = Option<TunnelUdpEncap>> {
     let checksum = || prop_oneof![Just(UdpChecksum::Zero), Just(UdpChecksum::Computed)];
-    let framing = prop_oneof![Just(UdpFraming::Fou), Just(UdpFraming::Gue)];
+    let framing = proptest::sample::select(UdpFraming::ALL.to_vec());
     let source = prop_oneof![Just(SourcePort::Auto), Just(SourcePort::Fixed(PORT))];
     let udp =
         (framing, source, checksum(), checksum()).prop_map(|(framing, source_port, c4, c6)| {
@@ -458,7 +455,7 @@ fn verified_outer_checksum_verifies_inner() {
         packet.checksum
     };
     for version in [Version::V4, Version::V6] {
-        for framing in [UdpFraming::Fou, UdpFraming::Gue] {
+        for framing in UdpFraming::ALL {
             let with = in_udp(TunnelKind::Gre, framing, UdpChecksum::Computed);
             let good = inner(version);
             assert_eq!(checksum_of(&with, &good), Checksum::Verified);

@@ -558,7 +558,7 @@ fn workers_follow_host_changes() {
     let mut database = database();
     let mut worker = crate::Worker::new(crate::Settings::default(), &database.published()).unwrap();
     let addresses = std::iter::once("10.0.0.9".parse().unwrap()).collect();
-    let host = HostView { addresses, mtu: 1280, narrow: crate::PathMtus::new() };
+    let host = HostView { addresses, mtu: 1280, path_mtus: crate::PathMtus::new() };
     database.set_host(host.clone());
     let before = database.snapshot().generation;
     database.set_host(host.clone());

@@ -78,7 +78,7 @@ fn all_sealed(opened: bool, count: usize) -> Vec<PacketBuf> {
     left.handed.into_iter().map(|handed| handed.packet).chain(wire).collect()
 }
 
-/// What looks alike is opened by who is to open it, each time.
+/// Of packets with equal headers the engine opens those that the device did not.
 #[test]
 fn unmarked_packets_beside_marked_ones_are_opened() {
     let (mut gateway, nics) = right(CRYPTO);

@@ -1,5 +1,5 @@
-//! States and policies on devices: what they get and give back, what is handed over, what passes
-//! that comes from them, and what becomes of traffic when they go down.
+//! States and policies on devices: attachment and detachment, packets handed over and received, and
+//! devices that go down.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! What is handed to a device, in which shape, and what is not.
+//! Which packets a device gets, in which form.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -30,30 +30,30 @@ fn with_options(packet: &PacketBuf) -> PacketBuf {
     PacketBuf::from_slice(&bytes)
 }
 
-fn policy(wrapping: &IpsecSetup, device: Option<&str>) -> Policy {
+fn policy(setup: &IpsecSetup, device: Option<&str>) -> Policy {
     let offload = device.and_then(|device| offload(PACKET, device, Direction::Out));
-    Policy { offload, ..wrapping.policy(Direction::Out, PairDirection::LeftToRight) }
+    Policy { offload, ..setup.policy(Direction::Out, PairDirection::LeftToRight) }
 }
 
-fn state(wrapping: &IpsecSetup, kind: OffloadKind, device: Option<&str>) -> SaConfig {
+fn state(setup: &IpsecSetup, kind: OffloadKind, device: Option<&str>) -> SaConfig {
     let offload = device.and_then(|device| offload(kind, device, Direction::Out));
-    SaConfig { offload, ..wrapping.sa(PairDirection::LeftToRight, FIRST_SPI) }
+    SaConfig { offload, ..setup.sa(PairDirection::LeftToRight, FIRST_SPI) }
 }
 
 /// A pair whose left gateway has its outbound policy and state on devices.
 fn pair(
-    wrapping: &IpsecSetup,
+    setup: &IpsecSetup,
     kind: OffloadKind,
     on: [Option<&str>; 2],
     segmentation: Segmentation,
 ) -> (TestGatewayPair, Nics) {
-    let (mut pair, nics) = (TestGatewayPair::without_sas(wrapping), Nics::default());
+    let (mut pair, nics) = (TestGatewayPair::without_sas(setup), Nics::default());
     nics.tables().segmentation = segmentation;
     pair.left.database.set_devices(Box::new(nics.clone()));
-    let policy = policy(wrapping, on[0]);
+    let policy = policy(setup, on[0]);
     pair.left.database.apply(pair.left.now, |change| change.update_policy(policy)).unwrap();
-    pair.left.add_sa(state(wrapping, kind, on[1]));
-    pair.right.add_sa(wrapping.sa(PairDirection::LeftToRight, FIRST_SPI));
+    pair.left.add_sa(state(setup, kind, on[1]));
+    pair.right.add_sa(setup.sa(PairDirection::LeftToRight, FIRST_SPI));
     (pair, nics)
 }
 
@@ -61,8 +61,8 @@ fn packet_kind() -> (TestGatewayPair, Nics) {
     pair(&IpsecSetup::tunnel4(), PACKET, [Some("nic0"); 2], Segmentation::Engine)
 }
 
-fn crypto_kind(wrapping: &IpsecSetup) -> (TestGatewayPair, Nics) {
-    pair(wrapping, CRYPTO, [None, Some("nic0")], Segmentation::Engine)
+fn crypto_kind(setup: &IpsecSetup) -> (TestGatewayPair, Nics) {
+    pair(setup, CRYPTO, [None, Some("nic0")], Segmentation::Engine)
 }
 
 /// Sends; nothing leaves for the wire. What is handed over.
@@ -104,14 +104,14 @@ fn packet_offload_hands_over_plain_packet() {
 
 #[test]
 fn policy_and_state_must_be_on_the_same_device() {
-    let wrapping = IpsecSetup::tunnel4();
+    let setup = IpsecSetup::tunnel4();
     for on in [
         [Some("nic0"), Some("nic1")],
         [Some("nic1"), Some("nic0")],
         [Some("nic0"), None],
         [None, Some("nic0")],
     ] {
-        let (mut pair, _) = pair(&wrapping, PACKET, on, Segmentation::Engine);
+        let (mut pair, _) = pair(&setup, PACKET, on, Segmentation::Engine);
         let reason = refusal(&mut pair.left, datagram(1));
         assert_eq!(reason, DropReason::OutDeviceMismatch, "{on:?}");
         // Key managers who listen are asked for the right one, as in Linux.
@@ -120,16 +120,16 @@ fn policy_and_state_must_be_on_the_same_device() {
         assert!(matches!(pair.left.events[..], [Event::Acquire { .. }]), "{on:?}");
         assert_eq!(pair.left.worker.waiting(), 1);
     }
-    let (mut crypto, _) = pair(&wrapping, CRYPTO, [Some("nic0"); 2], Segmentation::Engine);
+    let (mut crypto, _) = pair(&setup, CRYPTO, [Some("nic0"); 2], Segmentation::Engine);
     assert_eq!(refusal(&mut crypto.left, datagram(1)), DropReason::OutDeviceMismatch);
 }
 
 #[test]
 fn refused_larval_sa_drops_queued_packets() {
-    let wrapping = IpsecSetup::tunnel4();
-    let mut left = TestGatewayPair::without_sas(&wrapping).left;
+    let setup = IpsecSetup::tunnel4();
+    let mut left = TestGatewayPair::without_sas(&setup).left;
     left.database.set_devices(Box::new(Nics::default()));
-    let policy = policy(&wrapping, Some("nic0"));
+    let policy = policy(&setup, Some("nic0"));
     left.database.apply(left.now, |change| change.update_policy(policy)).unwrap();
     left.listen([]);
     assert!(hand(&mut left, vec![datagram(1)]).is_empty());
@@ -224,14 +224,14 @@ fn super_packet_is_segmented_in_order_or_handed_over_whole() {
     let lens: Vec<usize> =
         hand(&mut cut.left, vec![long()]).iter().map(|handed| handed.packet.len()).collect();
     assert_eq!(lens, [1040, 1040, 1040, 1040, 540]);
-    let mut pieces: Vec<u32> = Vec::new();
+    let mut fragments: Vec<u32> = Vec::new();
     for handed in hand(&mut cut.left, vec![long(), long()]) {
         assert_eq!(handed.packet.segments, Segments::One);
         let tcp = &handed.packet.bytes()[24..28];
-        pieces.push(u32::from_be_bytes(tcp.try_into().unwrap()));
+        fragments.push(u32::from_be_bytes(tcp.try_into().unwrap()));
     }
-    assert_eq!(pieces[..5], [1000, 2000, 3000, 4000, 5000]);
-    assert_eq!(pieces[5..], pieces[..5]);
+    assert_eq!(fragments[..5], [1000, 2000, 3000, 4000, 5000]);
+    assert_eq!(fragments[5..], fragments[..5]);
     let on = [Some("nic0"); 2];
     let (mut whole, _) = pair(&IpsecSetup::tunnel4(), PACKET, on, Segmentation::Device);
     let handed = hand(&mut whole.left, vec![long()]);
@@ -242,22 +242,22 @@ fn super_packet_is_segmented_in_order_or_handed_over_whole() {
 
 #[test]
 fn crypto_offload_leaves_only_encryption() {
-    for wrapping in [
+    for setup in [
         IpsecSetup::tunnel4(),
         IpsecSetup::new(Mode::Tunnel, Family::V6, Family::V4),
         IpsecSetup::transport4(),
         IpsecSetup { flags: uxfrm_engine::SaFlags::ESN, ..IpsecSetup::tunnel4() },
         IpsecSetup { suite: uxfrm_testkit::EspSuite::CbcSha256, ..IpsecSetup::tunnel4() },
     ] {
-        let (mut pair, nics) = crypto_kind(&wrapping);
-        let (from, to) = wrapping.hosts(PairDirection::LeftToRight);
+        let (mut pair, nics) = crypto_kind(&setup);
+        let (from, to) = setup.hosts(PairDirection::LeftToRight);
         let packets = || [(); 2].map(|()| packets::echo(from, to, b"ping"));
         let expected: Vec<Vec<u8>> = packets().iter().map(|one| one.bytes().to_vec()).collect();
         for round in 0..2 {
             let handed = hand(&mut pair.left, packets().into());
             let sequences: Vec<u64> = handed.iter().map(|one| sequence(one.handover)).collect();
             assert_eq!(sequences, [round * 2 + 1, round * 2 + 2]);
-            assert_eq!(across(&mut pair, &nics, handed), expected, "{wrapping:?}");
+            assert_eq!(across(&mut pair, &nics, handed), expected, "{setup:?}");
         }
         let sa = pair.left.database.snapshot().sad.iter().next().cloned().unwrap();
         assert_eq!((sa.usage().packets(), sa.sequence().last()), (4, 4), "the engine counts");
@@ -289,12 +289,12 @@ fn crypto_offload_super_packet_goes_whole_to_segmenting_device() {
     let long = || packets::tcp_super("10.1.0.1:7", "10.2.0.1:9", &[7; 4500], 1000);
     let packets = SoftHardLimit { soft: u64::MAX, hard: 8 };
     let limits = LifetimeLimits { packets, ..LifetimeLimits::default() };
-    for (wrapping, counts) in [
+    for (setup, counts) in [
         (IpsecSetup::tunnel4(), [5, 5].as_slice()),
         (IpsecSetup { limits, ..IpsecSetup::tunnel4() }, &[5, 2]),
     ] {
         let on = [None, Some("nic0")];
-        let (mut pair, _) = pair(&wrapping, CRYPTO, on, Segmentation::Device);
+        let (mut pair, _) = pair(&setup, CRYPTO, on, Segmentation::Device);
         let handed = hand(&mut pair.left, vec![long(), datagram(1), long()]);
         let told: Vec<_> = handed.iter().map(|one| (one.handover.task, one.packet.len())).collect();
         let whole = |sequence, count| (OffloadTask::Segment { sequence, count }, long().len());
@@ -335,22 +335,22 @@ fn crypto_offload_of_esp_in_udp_uses_software() {
 
 #[test]
 fn packet_offload_refuses_nested_sas() {
-    let wrapping = IpsecSetup::tunnel4();
+    let setup = IpsecSetup::tunnel4();
     let (mut pair, _) = packet_kind();
-    let mut policy = policy(&wrapping, Some("nic0"));
+    let mut policy = policy(&setup, Some("nic0"));
     let outer = uxfrm_engine::Template { reqid: Reqid(2), ..policy.templates[0] };
     policy.templates.push(outer);
     pair.left.database.apply(pair.left.now, |change| change.update_policy(policy)).unwrap();
-    let id = uxfrm_engine::SaId { spi: Spi(77), ..state(&wrapping, PACKET, None).id };
-    pair.left.add_sa(SaConfig { id, reqid: Reqid(2), ..state(&wrapping, PACKET, Some("nic0")) });
+    let id = uxfrm_engine::SaId { spi: Spi(77), ..state(&setup, PACKET, None).id };
+    pair.left.add_sa(SaConfig { id, reqid: Reqid(2), ..state(&setup, PACKET, Some("nic0")) });
     assert_eq!(refusal(&mut pair.left, datagram(1)), DropReason::OutDeviceUnfit);
 }
 
 #[test]
 fn offloaded_policy_precedes_software_policies() {
-    let wrapping = IpsecSetup::tunnel4();
+    let setup = IpsecSetup::tunnel4();
     let (mut pair, _) = packet_kind();
-    let mut first = policy(&wrapping, None);
+    let mut first = policy(&setup, None);
     (first.priority, first.action) = (Priority(1), Action::Block);
     first.selector.protocol = 17;
     pair.left.add_policy(first);

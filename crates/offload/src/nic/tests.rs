@@ -137,7 +137,7 @@ fn wrappings() -> Vec<IpsecSetup> {
         (Mode::Transport, V4, V4),
         (Mode::Transport, V6, V6),
     ] {
-        for encap in [None, Some(UdpEncapKind::Esp), Some(UdpEncapKind::NonIke)] {
+        for encap in std::iter::once(None).chain(UdpEncapKind::processed().map(Some)) {
             for flags in [SaFlags::empty(), SaFlags::ESN] {
                 let settings = IpsecSetup::tunnel4().settings;
                 let base = IpsecSetup::new(mode, inner, outer);

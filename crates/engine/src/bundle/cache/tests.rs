@@ -180,8 +180,11 @@ fn host_change_rebuilds_all_bundles() {
     stage.begin();
     let place = stage.place(&to(10, 1));
     let before = stage.cache.bundle(place).inner_mtu;
-    let host =
-        HostView { addresses: HostAddresses::default(), mtu: 1000, narrow: crate::PathMtus::new() };
+    let host = HostView {
+        addresses: HostAddresses::default(),
+        mtu: 1000,
+        path_mtus: crate::PathMtus::new(),
+    };
     stage.database.set_host(host);
     stage.settings.mtu = 1000;
     assert!(stage.begin());

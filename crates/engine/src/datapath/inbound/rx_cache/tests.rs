@@ -46,7 +46,7 @@ fn lost_changes_and_new_host_evict_all() {
     let host = HostView {
         addresses: crate::HostAddresses::default(),
         mtu: 1500,
-        narrow: crate::PathMtus::new(),
+        path_mtus: crate::PathMtus::new(),
     };
     for turn in 0..2 {
         meet_under(&mut cache, &all, &snapshot);

@@ -6,7 +6,7 @@
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
 )]
 
-mod mixed;
+mod interleaved;
 mod runs;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,7 +37,7 @@ enum Outside {
 
 #[derive(Clone, Debug)]
 struct Shape {
-    wrapping: IpsecSetup,
+    setup: IpsecSetup,
     outside: Outside,
     spi: u32,
 }
@@ -54,9 +54,9 @@ fn shapes() -> Vec<Shape> {
     ] {
         for outside in [Outside::Ip, Outside::Udp, Outside::Socket] {
             let encap = Some(UdpEncapKind::Esp).filter(|_| outside != Outside::Ip);
-            let wrapping = IpsecSetup { encap, ..IpsecSetup::new(mode, inner, outer) };
+            let setup = IpsecSetup { encap, ..IpsecSetup::new(mode, inner, outer) };
             let spi = 0x1000 * (1 + u32::try_from(shapes.len()).unwrap());
-            shapes.push(Shape { wrapping, outside, spi });
+            shapes.push(Shape { setup, outside, spi });
         }
     }
     shapes
@@ -64,7 +64,7 @@ fn shapes() -> Vec<Shape> {
 
 impl Shape {
     fn state(&self, number: usize) -> SaConfig {
-        let mut state = self.wrapping.sa(PairDirection::LeftToRight, self.spi + SPIS[number]);
+        let mut state = self.setup.sa(PairDirection::LeftToRight, self.spi + SPIS[number]);
         state.transform = SaTransform {
             transform: Transform::cipher_auth(None, None).unwrap(),
             encryption_key: KeyMaterial::empty(),
@@ -84,7 +84,7 @@ impl Shape {
 
     /// A plain packet that its SAs may carry.
     fn plain(&self, port: u16) -> Vec<u8> {
-        let (source, destination) = self.wrapping.hosts(PairDirection::LeftToRight);
+        let (source, destination) = self.setup.hosts(PairDirection::LeftToRight);
         let end = |address: IpAddr, port| match address {
             IpAddr::V4(address) => format!("{address}:{port}"),
             IpAddr::V6(address) => format!("[{address}]:{port}"),
@@ -94,7 +94,7 @@ impl Shape {
 
     /// ESP around a plain packet, and its outer headers.
     fn wrapped(&self, spi: u32, sequence: u32, plain: &[u8]) -> PacketBuf {
-        let (header, kind) = match (self.wrapping.mode, plain[0] >> 4) {
+        let (header, kind) = match (self.setup.mode, plain[0] >> 4) {
             (Mode::Tunnel, 4) => (0, Protocol::IPIP),
             (Mode::Tunnel, _) => (0, Protocol::IPV6),
             (_, 4) => (20, Protocol(plain[9])),
@@ -105,7 +105,7 @@ impl Shape {
         let padding = (4 - (esp.len() + 2) % 4) % 4;
         esp.extend((1..=u8::try_from(padding).unwrap()).chain([u8::try_from(padding).unwrap()]));
         esp.push(kind.0);
-        let (source, destination) = self.wrapping.gateways(PairDirection::LeftToRight);
+        let (source, destination) = self.setup.gateways(PairDirection::LeftToRight);
         let len = u16::try_from(8 + esp.len()).unwrap().to_be_bytes();
         let head = [4500_u16.to_be_bytes(), 4500_u16.to_be_bytes(), len, [0, 0]].concat();
         match self.outside {
@@ -134,12 +134,12 @@ fn gateway() -> TestGateway {
         (0..SPIS.len()).for_each(|number| gateway.add_sa(shape.state(number)));
     }
     for shape in shapes().iter().filter(|shape| shape.outside == Outside::Ip) {
-        if shape.wrapping.outer != shape.wrapping.inner {
+        if shape.setup.outer != shape.setup.inner {
             continue;
         }
         for direction in [Direction::In, Direction::Forward] {
-            let mut policy = shape.wrapping.policy(direction, PairDirection::LeftToRight);
-            policy.templates[0].source = shape.wrapping.outer.unspecified();
+            let mut policy = shape.setup.policy(direction, PairDirection::LeftToRight);
+            policy.templates[0].source = shape.setup.outer.unspecified();
             let blocked = |mark, if_id| Policy {
                 priority: Priority(1),
                 action: Action::Block,
@@ -427,10 +427,10 @@ fn trailing_bytes_are_ignored() {
 #[test]
 fn transport_packet_is_not_taken_for_tunnel() {
     let shape = &shapes()[9];
-    assert_eq!((shape.wrapping.mode, shape.outside), (Mode::Transport, Outside::Ip));
+    assert_eq!((shape.setup.mode, shape.outside), (Mode::Transport, Outside::Ip));
     let mut three = Three::new();
     for round in 0..3 {
-        let (source, destination) = shape.wrapping.hosts(PairDirection::LeftToRight);
+        let (source, destination) = shape.setup.hosts(PairDirection::LeftToRight);
         let ipip = packets::ip(source, destination, Protocol::IPIP, &shape.plain(9));
         let plain = [shape.plain(9), shape.plain(9), ipip, shape.plain(9)];
         let batch =
@@ -452,10 +452,10 @@ fn burst_packets_are_delivered_singly() {
             shape.wrapped(shape.spi, number, &shape.plain(9))
         };
         let mut batch: Vec<_> = (0..2).map(&mut next).collect();
-        let wagons: Vec<_> = (0..3).flat_map(|at| next(at).bytes().to_vec()).collect();
-        let mut train = PacketBuf::from_slice(&wagons);
-        train.segments = Segments::Burst { stride: u16::try_from(wagons.len() / 3).unwrap() };
-        batch.push(train);
+        let segments: Vec<_> = (0..3).flat_map(|at| next(at).bytes().to_vec()).collect();
+        let mut burst = PacketBuf::from_slice(&segments);
+        burst.segments = Segments::Burst { stride: u16::try_from(segments.len() / 3).unwrap() };
+        batch.push(burst);
         batch.extend((0..2).map(&mut next));
         let arrived = together.inbound(batch);
         assert_eq!(arrived.len(), 7);
@@ -592,7 +592,7 @@ fn host_change_clears_templates() {
     let with = |own: &[&str]| HostView {
         addresses: own.iter().map(|text| text.parse::<IpAddr>().unwrap()).collect(),
         mtu: 1500,
-        narrow: PathMtus::new(),
+        path_mtus: PathMtus::new(),
     };
     gateway.database.set_host(with(&["192.0.2.2"]));
     assert_eq!((passes(&mut gateway), passes(&mut gateway)), (3, 3));

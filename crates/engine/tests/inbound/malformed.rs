@@ -21,7 +21,7 @@ enum Outside {
 
 #[derive(Clone, Debug)]
 struct Shape {
-    wrapping: IpsecSetup,
+    setup: IpsecSetup,
     outside: Outside,
 }
 
@@ -41,7 +41,7 @@ fn shapes() -> Vec<Shape> {
         for outside in [Outside::Ip, Outside::Udp, Outside::Socket] {
             let encap = Some(UdpEncapKind::Esp).filter(|_| outside != Outside::Ip);
             shapes.push(Shape {
-                wrapping: IpsecSetup { encap, ..IpsecSetup::new(mode, inner, outer) },
+                setup: IpsecSetup { encap, ..IpsecSetup::new(mode, inner, outer) },
                 outside,
             });
         }
@@ -58,10 +58,10 @@ impl Shape {
             ["192.0.2.2", "2001:db8::2"].iter().map(|text| text.parse().unwrap()).collect();
         let mut gateway = TestGateway::new(Settings { addresses, host, ..Settings::default() });
         for direction in [Direction::In, Direction::Forward] {
-            gateway.add_policy(self.wrapping.policy(direction, PairDirection::LeftToRight));
+            gateway.add_policy(self.setup.policy(direction, PairDirection::LeftToRight));
         }
         for tunnel in 0..TUNNELS {
-            let mut state = self.wrapping.sa(PairDirection::LeftToRight, 0x1000 + tunnel);
+            let mut state = self.setup.sa(PairDirection::LeftToRight, 0x1000 + tunnel);
             (state.transform, state.replay.window) = (open(), 0);
             gateway.add_sa(state);
         }
@@ -76,7 +76,7 @@ impl Shape {
     ) -> PacketBuf {
         let (spi, sequence) = (spi.to_be_bytes(), sequence.to_be_bytes());
         let esp = [&spi[..], &sequence, payload, padding, &[*next_header]].concat();
-        let (source, destination) = self.wrapping.gateways(PairDirection::LeftToRight);
+        let (source, destination) = self.setup.gateways(PairDirection::LeftToRight);
         match self.outside {
             Outside::Ip => {
                 PacketBuf::from_slice(&packets::ip(source, destination, Protocol::ESP, &esp))
@@ -101,27 +101,27 @@ impl Shape {
     }
 
     fn path(&self) -> UdpPath {
-        let (source, destination) = self.wrapping.gateways(PairDirection::LeftToRight);
+        let (source, destination) = self.setup.gateways(PairDirection::LeftToRight);
         let (local, remote): (SocketAddr, SocketAddr) =
             ((destination, 4500).into(), (source, 4500).into());
         UdpPath { local, remote, tos: 0, dont_fragment: false }
     }
 
     fn plain(&self, protocol: Protocol, upper: &[u8]) -> Vec<u8> {
-        let (source, destination) = self.wrapping.hosts(PairDirection::LeftToRight);
+        let (source, destination) = self.setup.hosts(PairDirection::LeftToRight);
         packets::ip(source, destination, protocol, upper)
     }
 
     /// A common packet.
     fn good(&self, len: usize) -> Text {
-        let (source, destination) = self.wrapping.hosts(PairDirection::LeftToRight);
+        let (source, destination) = self.setup.hosts(PairDirection::LeftToRight);
         let end = |address: IpAddr, port| SocketAddr::new(address, port).to_string();
         let plain = packets::udp_bytes(&end(source, 7), &end(destination, 9), &vec![5; len]);
         self.text(plain)
     }
 
     fn text(&self, plain: Vec<u8>) -> Text {
-        let (header, kind) = match (self.wrapping.mode, self.wrapping.inner) {
+        let (header, kind) = match (self.setup.mode, self.setup.inner) {
             (Mode::Tunnel, Family::V4) => (0, 4),
             (Mode::Tunnel, Family::V6) => (0, 41),
             (_, Family::V4) => (20, plain[9]),
@@ -134,7 +134,7 @@ impl Shape {
 
     fn odd(&self) -> Vec<(String, Text)> {
         let mut odd = self.odd_trailers();
-        match (self.wrapping.mode, self.wrapping.inner) {
+        match (self.setup.mode, self.setup.inner) {
             (Mode::Tunnel, Family::V4) => odd.extend(self.odd_v4()),
             (Mode::Tunnel, Family::V6) => odd.extend(self.odd_v6()),
             _ => {}
@@ -346,17 +346,17 @@ fn sum(outcomes: &[&Outcome]) -> Outcome {
     all
 }
 
-fn train(shape: &Shape, wagons: &[PacketBuf]) -> PacketBuf {
-    let bytes: Vec<u8> = wagons.iter().flat_map(|wagon| wagon.bytes().to_vec()).collect();
-    let mut train = PacketBuf::from_slice(&bytes);
-    train.segments = Segments::Burst { stride: u16::try_from(wagons[0].len()).unwrap() };
-    train.udp = Some(shape.path());
-    train
+fn burst(shape: &Shape, segments: &[PacketBuf]) -> PacketBuf {
+    let bytes: Vec<u8> = segments.iter().flat_map(|segment| segment.bytes().to_vec()).collect();
+    let mut burst = PacketBuf::from_slice(&bytes);
+    burst.segments = Segments::Burst { stride: u16::try_from(segments[0].len()).unwrap() };
+    burst.udp = Some(shape.path());
+    burst
 }
 
 /// Only the last packet of a burst may be shorter: behind good ones if it is not longer, otherwise
 /// before one.
-fn in_a_train<'a>(good: &'a Text, text: &'a Text) -> Vec<&'a Text> {
+fn in_a_burst<'a>(good: &'a Text, text: &'a Text) -> Vec<&'a Text> {
     let len = |text: &Text| text.0.len() + text.1.len();
     if len(text) <= len(good) {
         [vec![good; 20], vec![text]].concat()
@@ -383,7 +383,7 @@ fn each_as_alone(shape: &Shape, seen: &mut BTreeSet<DropReason>) {
         let dropped: u64 = alone.1.values().sum();
         assert_eq!(alone.0.len() as u64 + dropped, 1, "{shape:?} {name}");
         seen.extend(alone.1.keys());
-        let what = |how: &str| format!("{:?} {:?} {name}, {how}", shape.wrapping, shape.outside);
+        let what = |how: &str| format!("{:?} {:?} {name}, {how}", shape.setup, shape.outside);
         // After good packets, and after such ones.
         for _ in 0..3 {
             assert_eq!(outcome(&mut gateway, vec![next(0, &good)]), well);
@@ -408,12 +408,12 @@ fn each_as_alone(shape: &Shape, seen: &mut BTreeSet<DropReason>) {
             assert_eq!(outcome(&mut gateway, batch), sum(&wanted), "{}", what("among others"));
         }
         if shape.outside == Outside::Socket && next(0, &text).len() > 9 {
-            let texts = in_a_train(&good, &text);
-            let wagons: Vec<_> = texts.iter().map(|text| next(0, text)).collect();
+            let texts = in_a_burst(&good, &text);
+            let segments: Vec<_> = texts.iter().map(|text| next(0, text)).collect();
             let became = texts.iter().map(|this| if *this == &good { &well } else { &alone });
             let wanted: Vec<_> = [&well].into_iter().chain(became).chain([&well]).collect();
-            let packets = vec![next(0, &good), train(shape, &wagons), next(0, &good)];
-            assert_eq!(outcome(&mut gateway, packets), sum(&wanted), "{}", what("in a train"));
+            let packets = vec![next(0, &good), burst(shape, &segments), next(0, &good)];
+            assert_eq!(outcome(&mut gateway, packets), sum(&wanted), "{}", what("in a burst"));
         }
         // With coalescing all drops are the same, and as many packets pass.
         let host = HostPort::SuperPackets { udp: UdpSuper::Refused };

@@ -1,5 +1,5 @@
-//! Many neighbours of many states, which are opened and framed where they lie: what is otherwise
-//! among them is found all the same, and overtakes nobody.
+//! Packets of many SAs in turn are opened in place: a packet that differs takes the slow path, in
+//! order.
 
 use uxfrm_engine::{
     Action, Direction, DropReason, Event, HostPort, LifetimeLimits, Mark, Mode, Moment, Output,
@@ -30,7 +30,7 @@ fn batch(
 }
 
 fn tunnels() -> Vec<(Shape, [u32; 4])> {
-    let tunnels = shapes().into_iter().filter(|shape| shape.wrapping.mode == Mode::Tunnel);
+    let tunnels = shapes().into_iter().filter(|shape| shape.setup.mode == Mode::Tunnel);
     tunnels.map(|shape| (shape, [0; 4])).collect()
 }
 
@@ -91,17 +91,17 @@ struct Hub {
 }
 
 impl Hub {
-    fn new(wrapping: &IpsecSetup, senders: u32) -> Self {
-        Self::with_limits(wrapping, &vec![LifetimeLimits::default(); senders as usize])
+    fn new(setup: &IpsecSetup, senders: u32) -> Self {
+        Self::with_limits(setup, &vec![LifetimeLimits::default(); senders as usize])
     }
 
     /// As many senders, whose packets are limited so at the receiver.
-    fn with_limits(wrapping: &IpsecSetup, limits: &[LifetimeLimits]) -> Self {
-        let pairs = || TestGatewayPair::without_sas(wrapping);
+    fn with_limits(setup: &IpsecSetup, limits: &[LifetimeLimits]) -> Self {
+        let pairs = || TestGatewayPair::without_sas(setup);
         let mut receiver = pairs().right;
         let sender = |(number, limits): (u32, &LifetimeLimits)| {
             let mut sender = pairs().left;
-            let state = || wrapping.sa(PairDirection::LeftToRight, 0x1000 + number);
+            let state = || setup.sa(PairDirection::LeftToRight, 0x1000 + number);
             sender.add_sa(state());
             receiver.add_sa(SaConfig { limits: *limits, ..state() });
             sender
@@ -126,8 +126,8 @@ impl Hub {
 #[test]
 fn interleaved_forged_packets_are_dropped_alone() {
     for suite in [EspSuite::NullSha1, EspSuite::Gcm128, EspSuite::CbcSha1] {
-        let wrapping = IpsecSetup { suite, ..IpsecSetup::tunnel4() };
-        let mut hub = Hub::new(&wrapping, 4);
+        let setup = IpsecSetup { suite, ..IpsecSetup::tunnel4() };
+        let mut hub = Hub::new(&setup, 4);
         for forged in [&[][..], &[], &[], &[39], &[20, 21], &[0], &[]] {
             let mut wire = hub.wire(40);
             forged.iter().for_each(|at| *wire[*at].bytes_mut().last_mut().unwrap() ^= 1);
@@ -152,7 +152,7 @@ fn interleaved_replays_are_dropped_alone() {
     hub.receiver.assert_packets_accounted();
 }
 
-/// Of a limit within a batch so many of each state pass as are below it, and events are told once.
+/// A limit within a batch is exact for each SA, and its event is raised once.
 #[test]
 fn interleaved_limits_are_exact() {
     let packets = SoftHardLimit { soft: 50, hard: 75 };
@@ -192,14 +192,14 @@ fn crossed_limit_is_not_charged_again() {
     hub.receiver.assert_packets_accounted();
 }
 
-/// Counts that all workers share are not written for each packet; those of a state with limits are.
+/// Shared counters are written per batch, except for an SA with limits.
 #[test]
 fn interleaved_counters_are_deferred_and_complete() {
     let packets = SoftHardLimit { soft: 1000, hard: 2000 };
     let limits =
         [LifetimeLimits::default(), LifetimeLimits { packets, ..LifetimeLimits::default() }];
-    let wrapping = IpsecSetup::tunnel4();
-    let mut hub = Hub::with_limits(&wrapping, &limits);
+    let setup = IpsecSetup::tunnel4();
+    let mut hub = Hub::with_limits(&setup, &limits);
     let counted = |hub: &Hub| {
         let snapshot = hub.receiver.database.snapshot();
         let mut counted: Vec<_> = snapshot.sad.iter().map(|sa| sa.usage().packets()).collect();
@@ -224,7 +224,7 @@ fn interleaved_counters_are_deferred_and_complete() {
     hub.receiver.worker.settle();
     assert_eq!(counted(&hub), [at_once + 40, at_once + 40]);
     assert_eq!(after(&mut hub, 0), [at_once + 40, at_once + 60]);
-    hub.receiver.add_sa(wrapping.sa(PairDirection::LeftToRight, 0x2000));
+    hub.receiver.add_sa(setup.sa(PairDirection::LeftToRight, 0x2000));
     let counts = [0, at_once + 60, at_once + 80];
     assert_eq!(after(&mut hub, 0), counts, "nothing is owed from before a change");
 }
@@ -232,15 +232,15 @@ fn interleaved_counters_are_deferred_and_complete() {
 /// What was found out about a state ends with the next change of policies or states.
 #[test]
 fn policy_change_applies_to_next_packet_of_each_sa() {
-    let wrapping = IpsecSetup::tunnel4();
-    let mut hub = Hub::new(&wrapping, 4);
+    let setup = IpsecSetup::tunnel4();
+    let mut hub = Hub::new(&setup, 4);
     let arrives = |hub: &mut Hub| {
         let wire = hub.wire(40);
         hub.receiver.inbound(wire).len()
     };
     assert_eq!([(); 3].map(|()| arrives(&mut hub)), [40; 3]);
     let policy =
-        |action| Policy { action, ..wrapping.policy(Direction::In, PairDirection::LeftToRight) };
+        |action| Policy { action, ..setup.policy(Direction::In, PairDirection::LeftToRight) };
     let now = hub.receiver.now;
     let decide = |hub: &mut Hub, action| {
         hub.receiver.database.apply(now, |to| to.update_policy(policy(action))).unwrap();
@@ -249,7 +249,7 @@ fn policy_change_applies_to_next_packet_of_each_sa() {
     assert_eq!([(); 2].map(|()| arrives(&mut hub)), [0; 2]);
     decide(&mut hub, Action::Allow);
     assert_eq!([(); 3].map(|()| arrives(&mut hub)), [40; 3]);
-    let gone = wrapping.sa(PairDirection::LeftToRight, 0x1002).id;
+    let gone = setup.sa(PairDirection::LeftToRight, 0x1002).id;
     hub.receiver.database.apply(now, |to| to.delete_sa(gone, Mark::default())).unwrap();
     assert_eq!([(); 3].map(|()| arrives(&mut hub)), [30; 3]);
     let reasons = hub.receiver.reasons();
@@ -279,8 +279,8 @@ fn plain_packets_keep_their_order() {
 fn interleaved_packets_are_coalesced() {
     for (udp, datagrams) in [(UdpSuper::Taken, 1), (UdpSuper::Refused, 40)] {
         let settings = Settings { host: HostPort::SuperPackets { udp }, ..Settings::default() };
-        let wrapping = IpsecSetup { settings, ..IpsecSetup::tunnel4() };
-        let mut hub = Hub::new(&wrapping, 4);
+        let setup = IpsecSetup { settings, ..IpsecSetup::tunnel4() };
+        let mut hub = Hub::new(&setup, 4);
         for round in 0..6 {
             let wire = hub.wire(40);
             let arrived = hub.receiver.inbound(wire);

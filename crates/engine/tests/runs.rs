@@ -14,7 +14,7 @@ use uxfrm_testkit::{
 };
 
 struct Twins {
-    express: TestGateway,
+    batched: TestGateway,
     plain: TestGateway,
     inner: Family,
     mode: Mode,
@@ -32,16 +32,16 @@ struct Left {
 }
 
 impl Twins {
-    fn new(wrapping: &IpsecSetup, output_mark: Mark, seed: u64) -> Self {
+    fn new(setup: &IpsecSetup, output_mark: Mark, seed: u64) -> Self {
         let gateway = |mode| {
-            let mut wrapping = wrapping.clone();
-            wrapping.settings.cache = CacheSettings { mode, flows: 4096 }.into();
-            let mut gateway = TestGatewayPair::without_sas(&wrapping).left;
-            let mut sa = wrapping.sa(PairDirection::LeftToRight, 0x1000);
+            let mut setup = setup.clone();
+            setup.settings.cache = CacheSettings { mode, flows: 4096 }.into();
+            let mut gateway = TestGatewayPair::without_sas(&setup).left;
+            let mut sa = setup.sa(PairDirection::LeftToRight, 0x1000);
             sa.output_mark = output_mark;
             gateway.add_sa(sa);
             for (mark, if_id) in [(9, 0), (0, 9)] {
-                let mut blocks = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
+                let mut blocks = setup.policy(Direction::Out, PairDirection::LeftToRight);
                 blocks.priority = Priority(1);
                 blocks.action = Action::Block;
                 blocks.templates.clear();
@@ -51,8 +51,8 @@ impl Twins {
             }
             gateway
         };
-        let (express, plain) = (gateway(CacheMode::On), gateway(CacheMode::Off));
-        Self { express, plain, inner: wrapping.inner, mode: wrapping.mode, rng: Rng::new(seed) }
+        let (batched, plain) = (gateway(CacheMode::On), gateway(CacheMode::Off));
+        Self { batched, plain, inner: setup.inner, mode: setup.mode, rng: Rng::new(seed) }
     }
 
     fn hosts(&mut self) -> (String, String) {
@@ -121,15 +121,15 @@ impl Twins {
             wire.extend(to_wire);
             host.extend(to_host);
         }
-        let (express, express_host) = self.express.outbound(batch);
-        assert_same(&express, &wire, "on the wire");
+        let (batched, batched_host) = self.batched.outbound(batch);
+        assert_same(&batched, &wire, "on the wire");
         // Single packets see the end of an SA sooner, before a packet is too big for it.
         if self.plain.drops(DropReason::OutNoState) == 0 {
-            assert_same(&express_host, &host, "back to the host");
-            assert_eq!(self.express.worker.outward(), self.plain.worker.outward());
+            assert_same(&batched_host, &host, "back to the host");
+            assert_eq!(self.batched.worker.outward(), self.plain.worker.outward());
         }
-        assert_eq!(counts(&self.express), counts(&self.plain));
-        self.express.assert_packets_accounted();
+        assert_eq!(counts(&self.batched), counts(&self.plain));
+        self.batched.assert_packets_accounted();
     }
 }
 
@@ -213,21 +213,21 @@ fn counts(gateway: &TestGateway) -> Vec<(u64, u64)> {
     policies.chain(states).collect()
 }
 
-fn check(wrapping: &IpsecSetup) {
+fn check(setup: &IpsecSetup) {
     let marks = [Mark::default(), Mark { value: 6, mask: 7 }];
     for (seed, mark) in (0..6).zip(marks.into_iter().cycle()) {
-        let mut twins = Twins::new(wrapping, mark, seed);
+        let mut twins = Twins::new(setup, mark, seed);
         for _ in 0..80 {
             twins.send();
-            assert_eq!(twins.express.reasons(), twins.plain.reasons());
+            assert_eq!(twins.batched.reasons(), twins.plain.reasons());
         }
-        let hits = twins.express.worker.caches().outbound.hits;
-        assert!(hits > 100, "{hits} hits: hardly anything went the express way");
+        let hits = twins.batched.worker.caches().outbound.hits;
+        assert!(hits > 100, "{hits} hits: the fast path was hardly taken");
     }
 }
 
 #[test]
-fn in_tunnels() {
+fn tunnel_runs_agree_with_single_packets() {
     for inner in [Family::V4, Family::V6] {
         for outer in [Family::V4, Family::V6] {
             for suite in [EspSuite::Gcm128, EspSuite::NullSha1] {
@@ -238,22 +238,22 @@ fn in_tunnels() {
 }
 
 #[test]
-fn in_transport_mode() {
+fn transport_runs_agree_with_single_packets() {
     for family in [Family::V4, Family::V6] {
         check(&IpsecSetup::new(Mode::Transport, family, family));
     }
 }
 
 #[test]
-fn in_udp() {
+fn udp_runs_agree_with_single_packets() {
     for outer in [Family::V4, Family::V6] {
         for mode in [Mode::Tunnel, Mode::Transport] {
             for kind in UdpEncapKind::processed() {
                 for headers in [WireHeaders::Engine, WireHeaders::UdpSocket] {
-                    let mut wrapping = IpsecSetup::new(mode, outer, outer);
-                    wrapping.encap = Some(kind);
-                    wrapping.settings.headers = headers;
-                    check(&wrapping);
+                    let mut setup = IpsecSetup::new(mode, outer, outer);
+                    setup.encap = Some(kind);
+                    setup.settings.headers = headers;
+                    check(&setup);
                 }
             }
         }
@@ -261,7 +261,7 @@ fn in_udp() {
 }
 
 #[test]
-fn with_what_states_can_ask_for() {
+fn sa_options_agree_with_single_packets() {
     for flags in [SaFlags::NOECN, SaFlags::NOPMTUDISC, SaFlags::ESN] {
         check(&IpsecSetup { flags, ..IpsecSetup::tunnel4() });
     }
@@ -294,10 +294,10 @@ fn single_packets_stop_at_hard_limit() {
     for at in 0..80 {
         let packet = || vec![packets::udp("10.1.0.1:7", "10.2.0.1:9", b"payload")];
         let (wire, _) = twins.plain.outbound(packet());
-        assert_same(&twins.express.outbound(packet()).0, &wire, "on the wire");
+        assert_same(&twins.batched.outbound(packet()).0, &wire, "on the wire");
         assert_eq!(wire.len(), usize::from(at < 70), "packet {at}");
     }
-    assert_eq!(twins.express.events, twins.plain.events);
+    assert_eq!(twins.batched.events, twins.plain.events);
 }
 
 /// Shared counters are not written for each packet of SAs without limits, here and at the peer, but
@@ -335,12 +335,12 @@ fn single_packets_are_counted_later() {
     assert_eq!(counted(&pair), [22, 22], "who has nothing to do owes nothing");
 }
 
-fn check_to_the_end(wrapping: &IpsecSetup) {
+fn check_to_the_end(setup: &IpsecSetup) {
     for seed in 0..10 {
-        let mut twins = Twins::new(wrapping, Mark::default(), seed);
+        let mut twins = Twins::new(setup, Mark::default(), seed);
         (0..30).for_each(|_| twins.send());
         // The drop reason after expiry depends on whether the flow was cached.
-        assert!(twins.express.drops(DropReason::OutStateExpired) > 0);
-        assert_eq!(twins.express.events, twins.plain.events);
+        assert!(twins.batched.drops(DropReason::OutStateExpired) > 0);
+        assert_eq!(twins.batched.events, twins.plain.events);
     }
 }

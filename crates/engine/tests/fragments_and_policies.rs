@@ -1,6 +1,5 @@
-//! Datagrams that hosts have cut, beside policies that ask for ports, and in transport mode:
-//! fragments but the first have no ports, so they would pass by such policies and leave plain, or
-//! not come in.
+//! Fragmented datagrams under policies with ports, and in transport mode: later fragments have no
+//! ports, so alone they would not match such policies and leave plain, or be dropped on receipt.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -22,8 +21,8 @@ const MARKER: &[u8] = b"not for everybody";
 const SIZE: usize = 1200;
 
 /// A datagram to a port, longer than any network takes.
-fn datagram(wrapping: &IpsecSetup, way: PairDirection, port: u16) -> Vec<u8> {
-    let (source, destination) = wrapping.hosts(way);
+fn datagram(setup: &IpsecSetup, way: PairDirection, port: u16) -> Vec<u8> {
+    let (source, destination) = setup.hosts(way);
     let end = |address, port| std::net::SocketAddr::new(address, port).to_string();
     packets::udp_bytes(&end(source, 7), &end(destination, port), &MARKER.repeat(200))
 }
@@ -41,16 +40,13 @@ fn for_port(mut policy: Policy, port: u16) -> Policy {
 }
 
 /// A left gateway that protects datagrams to port 9, and nothing else.
-fn pair_for_port_9(wrapping: &IpsecSetup) -> TestGatewayPair {
-    let mut pair = TestGatewayPair::new(wrapping);
-    with(
-        &mut pair.left,
-        [for_port(wrapping.policy(Direction::Out, PairDirection::LeftToRight), 9)],
-    );
+fn pair_for_port_9(setup: &IpsecSetup) -> TestGatewayPair {
+    let mut pair = TestGatewayPair::new(setup);
+    with(&mut pair.left, [for_port(setup.policy(Direction::Out, PairDirection::LeftToRight), 9)]);
     pair
 }
 
-fn all_wrappings() -> Vec<IpsecSetup> {
+fn all_setups() -> Vec<IpsecSetup> {
     let families = [Family::V4, Family::V6];
     let tunnels = families
         .into_iter()
@@ -60,8 +56,8 @@ fn all_wrappings() -> Vec<IpsecSetup> {
 }
 
 /// What the host makes of what arrives there.
-fn put_together(wrapping: &IpsecSetup, arrived: Vec<PacketBuf>) -> Vec<PacketBuf> {
-    let mut pair = TestGatewayPair::new(wrapping);
+fn put_together(setup: &IpsecSetup, arrived: Vec<PacketBuf>) -> Vec<PacketBuf> {
+    let mut pair = TestGatewayPair::new(setup);
     with(&mut pair.right, []);
     pair.right.inbound(arrived)
 }
@@ -74,20 +70,20 @@ fn assert_hidden(packets: &[PacketBuf]) {
 
 #[test]
 fn fragments_follow_port_policy_of_datagram() {
-    for wrapping in all_wrappings() {
+    for setup in all_setups() {
         for backwards in [false, true] {
-            let mut pair = pair_for_port_9(&wrapping);
-            let plain = datagram(&wrapping, PairDirection::LeftToRight, 9);
-            let mut pieces = packets::fragments(&plain, SIZE);
+            let mut pair = pair_for_port_9(&setup);
+            let plain = datagram(&setup, PairDirection::LeftToRight, 9);
+            let mut fragments = packets::fragments(&plain, SIZE);
             if backwards {
-                pieces.reverse();
+                fragments.reverse();
             }
-            let arrived = pair.left_to_right(pieces);
+            let arrived = pair.left_to_right(fragments);
             assert_hidden(&pair.last_on_wire);
             assert!(pair.last_on_wire.iter().all(|packet| packet.len() <= 1500));
-            let arrived = put_together(&wrapping, arrived);
-            assert_eq!(arrived.len(), 1, "{wrapping:?} {:?}", pair.left.reasons());
-            assert!(arrived[0].bytes() == plain, "{wrapping:?}");
+            let arrived = put_together(&setup, arrived);
+            assert_eq!(arrived.len(), 1, "{setup:?} {:?}", pair.left.reasons());
+            assert!(arrived[0].bytes() == plain, "{setup:?}");
             pair.assert_accounts();
         }
     }
@@ -96,15 +92,15 @@ fn fragments_follow_port_policy_of_datagram() {
 #[test]
 fn tunnelled_ipv6_keeps_fragment_size() {
     for (outer, size) in [(Family::V4, SIZE), (Family::V6, SIZE), (Family::V4, 1448)] {
-        let wrapping = IpsecSetup::new(Mode::Tunnel, Family::V6, outer);
-        let mut pair = pair_for_port_9(&wrapping);
+        let setup = IpsecSetup::new(Mode::Tunnel, Family::V6, outer);
+        let mut pair = pair_for_port_9(&setup);
         // To a host behind the far gateway.
-        let addresses = [wrapping.gateways(PairDirection::RightToLeft).0].into_iter().collect();
-        let narrow = [].into_iter().collect();
-        pair.right.database.set_host(HostView { addresses, mtu: 1500, narrow });
-        let pieces = packets::fragments(&datagram(&wrapping, PairDirection::LeftToRight, 9), size);
-        let longest = pieces.iter().map(|piece| piece.len()).max().unwrap();
-        let arrived = pair.left_to_right(pieces);
+        let addresses = [setup.gateways(PairDirection::RightToLeft).0].into_iter().collect();
+        let path_mtus = [].into_iter().collect();
+        pair.right.database.set_host(HostView { addresses, mtu: 1500, path_mtus });
+        let fragments = packets::fragments(&datagram(&setup, PairDirection::LeftToRight, 9), size);
+        let longest = fragments.iter().map(|fragment| fragment.len()).max().unwrap();
+        let arrived = pair.left_to_right(fragments);
         assert!(arrived.len() > 2 && arrived.iter().all(|packet| packet.len() <= longest));
         assert!(pair.last_on_wire.iter().all(|packet| packet.len() <= 1500));
         pair.assert_accounts();
@@ -113,30 +109,30 @@ fn tunnelled_ipv6_keeps_fragment_size() {
 
 #[test]
 fn unmatched_fragments_leave_unchanged() {
-    for wrapping in all_wrappings() {
-        let mut pair = pair_for_port_9(&wrapping);
-        let plain = datagram(&wrapping, PairDirection::LeftToRight, 10);
-        let pieces = packets::fragments(&plain, SIZE);
+    for setup in all_setups() {
+        let mut pair = pair_for_port_9(&setup);
+        let plain = datagram(&setup, PairDirection::LeftToRight, 10);
+        let fragments = packets::fragments(&plain, SIZE);
         // The way may take no more than the host made them for.
-        let longest = pieces.iter().map(|piece| piece.len()).max().unwrap();
-        let (wire, _) = pair.left.outbound(pieces);
+        let longest = fragments.iter().map(|fragment| fragment.len()).max().unwrap();
+        let (wire, _) = pair.left.outbound(fragments);
         assert!(wire.len() > 2 && wire.iter().all(|packet| packet.len() <= longest));
         let fragments = wire.iter().map(|packet| IpPacket::parse(packet.bytes()).unwrap());
         assert!(fragments.into_iter().all(|ip| ip.is_fragment()));
-        let arrived = put_together(&wrapping, wire);
-        assert!(arrived[0].bytes() == plain, "{wrapping:?}");
+        let arrived = put_together(&setup, wire);
+        assert!(arrived[0].bytes() == plain, "{setup:?}");
         pair.assert_accounts();
     }
 }
 
 #[test]
 fn block_policy_drops_all_fragments() {
-    for wrapping in all_wrappings() {
-        let mut pair = TestGatewayPair::new(&wrapping);
-        let own = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
+    for setup in all_setups() {
+        let mut pair = TestGatewayPair::new(&setup);
+        let own = setup.policy(Direction::Out, PairDirection::LeftToRight);
         let block = Policy { action: Action::Block, templates: vec![], ..own };
         with(&mut pair.left, [for_port(block, 9)]);
-        let plain = datagram(&wrapping, PairDirection::LeftToRight, 9);
+        let plain = datagram(&setup, PairDirection::LeftToRight, 9);
         let (wire, _) = pair.left.outbound(packets::fragments(&plain, SIZE));
         assert!(wire.is_empty());
         assert_eq!(pair.left.reasons(), [(DropReason::OutPolicyBlock, 1)]);
@@ -147,9 +143,9 @@ fn block_policy_drops_all_fragments() {
 #[test]
 fn transport_mode_carries_reassembled_datagram() {
     for family in [Family::V4, Family::V6] {
-        let wrapping = IpsecSetup::new(Mode::Transport, family, family);
-        let mut pair = TestGatewayPair::new(&wrapping);
-        let plain = datagram(&wrapping, PairDirection::LeftToRight, 9);
+        let setup = IpsecSetup::new(Mode::Transport, family, family);
+        let mut pair = TestGatewayPair::new(&setup);
+        let plain = datagram(&setup, PairDirection::LeftToRight, 9);
         let arrived = pair.left_to_right(packets::fragments(&plain, SIZE));
         assert_eq!(arrived.len(), 1, "{:?} {:?}", pair.left.reasons(), pair.right.reasons());
         assert!(arrived[0].bytes() == plain);
@@ -160,11 +156,11 @@ fn transport_mode_carries_reassembled_datagram() {
 
 #[test]
 fn incomplete_datagram_times_out() {
-    let wrapping = IpsecSetup::tunnel4();
-    let mut pair = pair_for_port_9(&wrapping);
-    let mut pieces = packets::fragments(&datagram(&wrapping, PairDirection::LeftToRight, 9), SIZE);
-    let last = pieces.pop().unwrap();
-    assert!(pair.left.outbound(pieces).0.is_empty());
+    let setup = IpsecSetup::tunnel4();
+    let mut pair = pair_for_port_9(&setup);
+    let mut fragments = packets::fragments(&datagram(&setup, PairDirection::LeftToRight, 9), SIZE);
+    let last = fragments.pop().unwrap();
+    assert!(pair.left.outbound(fragments).0.is_empty());
     assert_eq!(pair.left.worker.outward().held, 2);
     assert_eq!(pair.left.worker.waiting(), 1, "whoever has no packets is to come back");
     pair.assert_accounts();
@@ -179,31 +175,31 @@ fn incomplete_datagram_times_out() {
 
 #[test]
 fn overlap_drops_datagram() {
-    let wrapping = IpsecSetup::tunnel4();
-    let mut pair = pair_for_port_9(&wrapping);
-    let plain = datagram(&wrapping, PairDirection::LeftToRight, 9);
-    let mut pieces = packets::fragments(&plain, SIZE);
-    pieces.insert(1, packets::fragments(&plain, SIZE - 8).remove(1));
-    assert!(pair.left.outbound(pieces).0.is_empty());
+    let setup = IpsecSetup::tunnel4();
+    let mut pair = pair_for_port_9(&setup);
+    let plain = datagram(&setup, PairDirection::LeftToRight, 9);
+    let mut fragments = packets::fragments(&plain, SIZE);
+    fragments.insert(1, packets::fragments(&plain, SIZE - 8).remove(1));
+    assert!(pair.left.outbound(fragments).0.is_empty());
     assert_eq!(pair.left.drops(DropReason::OutFragment), 2);
     pair.assert_accounts();
 }
 
 #[test]
 fn reassembled_datagram_is_queued_whole() {
-    for wrapping in all_wrappings() {
-        let mut pair = TestGatewayPair::without_sas(&wrapping);
+    for setup in all_setups() {
+        let mut pair = TestGatewayPair::without_sas(&setup);
         with(
             &mut pair.left,
-            [for_port(wrapping.policy(Direction::Out, PairDirection::LeftToRight), 9)],
+            [for_port(setup.policy(Direction::Out, PairDirection::LeftToRight), 9)],
         );
         pair.left.listen([]);
-        let plain = datagram(&wrapping, PairDirection::LeftToRight, 9);
+        let plain = datagram(&setup, PairDirection::LeftToRight, 9);
         assert!(pair.left.outbound(packets::fragments(&plain, SIZE)).0.is_empty());
         assert_eq!(pair.left.worker.outward().held, 1);
-        pair.add_sas(&wrapping, uxfrm_testkit::FIRST_SPI);
-        let arrived = put_together(&wrapping, pair.left_to_right(vec![]));
-        assert_eq!(arrived.len(), 1, "{wrapping:?} {:?}", pair.left.reasons());
+        pair.add_sas(&setup, uxfrm_testkit::FIRST_SPI);
+        let arrived = put_together(&setup, pair.left_to_right(vec![]));
+        assert_eq!(arrived.len(), 1, "{setup:?} {:?}", pair.left.reasons());
         assert!(arrived[0].bytes() == plain);
         pair.assert_accounts();
     }
@@ -213,19 +209,19 @@ fn reassembled_datagram_is_queued_whole() {
 #[test]
 fn queued_fragments_do_not_leave_in_transport_mode() {
     for family in [Family::V4, Family::V6] {
-        let wrapping = IpsecSetup::new(Mode::Transport, family, family);
-        let policy = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
+        let setup = IpsecSetup::new(Mode::Transport, family, family);
+        let policy = setup.policy(Direction::Out, PairDirection::LeftToRight);
         let mut tunnel = policy.clone();
         tunnel.templates[0].mode = Mode::Tunnel;
-        let mut pair = TestGatewayPair::without_sas(&wrapping);
+        let mut pair = TestGatewayPair::without_sas(&setup);
         with(&mut pair.left, [tunnel]);
         pair.left.listen([]);
-        let pieces = packets::fragments(&datagram(&wrapping, PairDirection::LeftToRight, 9), SIZE);
-        let count = pieces.len() as u64;
-        assert!(pair.left.outbound(pieces).0.is_empty());
+        let fragments = packets::fragments(&datagram(&setup, PairDirection::LeftToRight, 9), SIZE);
+        let count = fragments.len() as u64;
+        assert!(pair.left.outbound(fragments).0.is_empty());
         assert_eq!(pair.left.worker.outward().held, count);
         with(&mut pair.left, [policy]);
-        pair.add_sas(&wrapping, uxfrm_testkit::FIRST_SPI);
+        pair.add_sas(&setup, uxfrm_testkit::FIRST_SPI);
         assert!(pair.left.outbound(vec![]).0.is_empty());
         assert_eq!(pair.left.reasons(), [(DropReason::OutModeMismatch, count)]);
         pair.assert_accounts();
@@ -236,13 +232,13 @@ fn queued_fragments_do_not_leave_in_transport_mode() {
 /// datagram's policy says.
 #[test]
 fn port_policy_starts_reassembly_of_cached_flow() {
-    let wrapping = IpsecSetup::tunnel4();
-    let pieces = || packets::fragments(&datagram(&wrapping, PairDirection::LeftToRight, 9), SIZE);
-    for together in [1, pieces().len()] {
-        let mut pair = TestGatewayPair::new(&wrapping);
+    let setup = IpsecSetup::tunnel4();
+    let fragments = || packets::fragments(&datagram(&setup, PairDirection::LeftToRight, 9), SIZE);
+    for together in [1, fragments().len()] {
+        let mut pair = TestGatewayPair::new(&setup);
         let send = |pair: &mut TestGatewayPair| {
-            for batch in pieces().chunks(together) {
-                let again = |piece: &PacketBuf| PacketBuf::from_slice(piece.bytes());
+            for batch in fragments().chunks(together) {
+                let again = |fragment: &PacketBuf| PacketBuf::from_slice(fragment.bytes());
                 pair.left.outbound(batch.iter().map(again).collect());
             }
             pair.left.worker.outward().absorbed
@@ -250,19 +246,18 @@ fn port_policy_starts_reassembly_of_cached_flow() {
         for _ in 0..3 {
             assert_eq!(send(&mut pair), 0, "each by itself");
         }
-        let mut elsewhere =
-            for_port(wrapping.policy(Direction::Out, PairDirection::LeftToRight), 9);
+        let mut elsewhere = for_port(setup.policy(Direction::Out, PairDirection::LeftToRight), 9);
         elsewhere.selector.destination = elsewhere.selector.source;
         pair.left.add_policy(elsewhere);
-        assert_eq!(send(&mut pair), pieces().len() as u64 - 1, "in batches of {together}");
+        assert_eq!(send(&mut pair), fragments().len() as u64 - 1, "in batches of {together}");
         pair.assert_accounts();
     }
 }
 
 /// A right gateway that takes in datagrams to port 9 only.
-fn pair_that_takes_port_9(wrapping: &IpsecSetup) -> TestGatewayPair {
-    let mut pair = TestGatewayPair::new(wrapping);
-    let own = wrapping.policy(Direction::In, PairDirection::LeftToRight);
+fn pair_that_takes_port_9(setup: &IpsecSetup) -> TestGatewayPair {
+    let mut pair = TestGatewayPair::new(setup);
+    let own = setup.policy(Direction::In, PairDirection::LeftToRight);
     with(&mut pair.right, [for_port(own, 9)]);
     pair
 }
@@ -270,18 +265,18 @@ fn pair_that_takes_port_9(wrapping: &IpsecSetup) -> TestGatewayPair {
 #[test]
 fn tunnelled_fragments_pass_by_datagram_port() {
     for inner in [Family::V4, Family::V6] {
-        let wrapping = IpsecSetup::new(Mode::Tunnel, inner, Family::V4);
-        let mut pair = pair_that_takes_port_9(&wrapping);
-        let plain = datagram(&wrapping, PairDirection::LeftToRight, 9);
+        let setup = IpsecSetup::new(Mode::Tunnel, inner, Family::V4);
+        let mut pair = pair_that_takes_port_9(&setup);
+        let plain = datagram(&setup, PairDirection::LeftToRight, 9);
         // One by one: each is sealed by itself, as the left side's policy is for all.
         let mut arrived = Vec::new();
-        for piece in packets::fragments(&plain, SIZE) {
-            arrived.extend(pair.left_to_right(vec![piece]));
+        for fragment in packets::fragments(&plain, SIZE) {
+            arrived.extend(pair.left_to_right(vec![fragment]));
             pair.assert_accounts();
         }
         assert_eq!(arrived.len(), 1, "{:?}", pair.right.reasons());
         assert!(arrived[0].bytes() == plain);
-        let other = datagram(&wrapping, PairDirection::LeftToRight, 10);
+        let other = datagram(&setup, PairDirection::LeftToRight, 10);
         assert!(pair.left_to_right(packets::fragments(&other, SIZE)).is_empty());
         assert_eq!(pair.right.reasons(), [(DropReason::InNoPolicy, 1)]);
         pair.assert_accounts();
@@ -292,20 +287,21 @@ fn tunnelled_fragments_pass_by_datagram_port() {
 #[test]
 fn forwarded_fragments_are_checked_without_ports() {
     for inner in [Family::V4, Family::V6] {
-        let wrapping = IpsecSetup::new(Mode::Tunnel, inner, Family::V4);
-        let for_all = wrapping.policy(Direction::Forward, PairDirection::LeftToRight);
+        let setup = IpsecSetup::new(Mode::Tunnel, inner, Family::V4);
+        let for_all = setup.policy(Direction::Forward, PairDirection::LeftToRight);
         let allowed = for_port(for_all.clone(), 9);
         let blocked = Policy { action: Action::Block, priority: Priority(1), ..allowed.clone() };
-        let pieces =
-            || packets::fragments(&datagram(&wrapping, PairDirection::LeftToRight, 9), SIZE);
-        for (policies, passed) in [(vec![allowed], 0), (vec![blocked, for_all], pieces().len())] {
-            let mut pair = TestGatewayPair::new(&wrapping);
+        let fragments =
+            || packets::fragments(&datagram(&setup, PairDirection::LeftToRight, 9), SIZE);
+        for (policies, passed) in [(vec![allowed], 0), (vec![blocked, for_all], fragments().len())]
+        {
+            let mut pair = TestGatewayPair::new(&setup);
             with(&mut pair.right, policies);
-            let addresses = [wrapping.gateways(PairDirection::RightToLeft).0].into_iter().collect();
-            let narrow = [].into_iter().collect();
-            pair.right.database.set_host(HostView { addresses, mtu: 1500, narrow });
-            assert_eq!(pair.left_to_right(pieces()).len(), passed, "{inner:?}");
-            let refused = u64::try_from(pieces().len() - passed).unwrap();
+            let addresses = [setup.gateways(PairDirection::RightToLeft).0].into_iter().collect();
+            let path_mtus = [].into_iter().collect();
+            pair.right.database.set_host(HostView { addresses, mtu: 1500, path_mtus });
+            assert_eq!(pair.left_to_right(fragments()).len(), passed, "{inner:?}");
+            let refused = u64::try_from(fragments().len() - passed).unwrap();
             assert_eq!(pair.right.drops(DropReason::InNoPolicy), refused);
             pair.assert_accounts();
         }
@@ -314,51 +310,51 @@ fn forwarded_fragments_are_checked_without_ports() {
 
 #[test]
 fn fragments_of_other_origin_are_not_mixed() {
-    let wrapping = IpsecSetup::tunnel4();
-    let plain = datagram(&wrapping, PairDirection::LeftToRight, 9);
-    let mut pair = pair_that_takes_port_9(&wrapping);
-    let mut pieces = packets::fragments(&plain, SIZE);
-    let clear = pieces.remove(1);
-    assert!(pair.left_to_right(pieces).is_empty());
+    let setup = IpsecSetup::tunnel4();
+    let plain = datagram(&setup, PairDirection::LeftToRight, 9);
+    let mut pair = pair_that_takes_port_9(&setup);
+    let mut fragments = packets::fragments(&plain, SIZE);
+    let clear = fragments.remove(1);
+    assert!(pair.left_to_right(fragments).is_empty());
     assert!(pair.right.inbound(vec![clear]).is_empty());
     assert_eq!(pair.right.worker.inward().held, 3);
 
-    let mut pair = pair_that_takes_port_9(&wrapping);
-    let mut pieces = packets::fragments(&plain, SIZE);
-    let late = pieces.remove(1);
-    assert!(pair.left_to_right(pieces).is_empty());
+    let mut pair = pair_that_takes_port_9(&setup);
+    let mut fragments = packets::fragments(&plain, SIZE);
+    let late = fragments.remove(1);
+    assert!(pair.left_to_right(fragments).is_empty());
     // Not the one that takes its place: `astride.rs`.
-    let next = wrapping.sa(PairDirection::LeftToRight, uxfrm_testkit::FIRST_SPI + 10);
+    let next = setup.sa(PairDirection::LeftToRight, uxfrm_testkit::FIRST_SPI + 10);
     pair.right.add_sa(SaConfig { reqid: Reqid(2), ..next });
-    pair.left.add_sa(wrapping.sa(PairDirection::LeftToRight, uxfrm_testkit::FIRST_SPI + 10));
+    pair.left.add_sa(setup.sa(PairDirection::LeftToRight, uxfrm_testkit::FIRST_SPI + 10));
     assert!(pair.left_to_right(vec![late]).is_empty());
     assert_eq!(pair.right.worker.inward().held, 3);
     pair.assert_accounts();
 }
 
-/// Also where no policy asks for ports: the host's own stack would put plain pieces of anybody's
+/// Also where no policy asks for ports: the host's own stack would put plain fragments of anybody's
 /// among these.
 #[test]
 fn host_gets_no_fragments_out_of_esp() {
-    for wrapping in all_wrappings() {
-        let plain = datagram(&wrapping, PairDirection::LeftToRight, 9);
+    for setup in all_setups() {
+        let plain = datagram(&setup, PairDirection::LeftToRight, 9);
         for backwards in [false, true] {
-            let mut pair = TestGatewayPair::new(&wrapping);
-            let mut pieces = packets::fragments(&plain, SIZE);
+            let mut pair = TestGatewayPair::new(&setup);
+            let mut fragments = packets::fragments(&plain, SIZE);
             if backwards {
-                pieces.reverse();
+                fragments.reverse();
             }
             let evil = packets::fragments(&vec![0xee; plain.len()], SIZE).swap_remove(1);
             let mut arrived = Vec::new();
-            for piece in pieces {
-                let mut clear = piece.bytes().to_vec();
+            for fragment in fragments {
+                let mut clear = fragment.bytes().to_vec();
                 let tail = clear.len() - 8;
                 clear[tail..].copy_from_slice(&evil.bytes()[..8]);
                 pair.right.inbound(vec![PacketBuf::from_slice(&clear)]);
-                arrived.extend(pair.left_to_right(vec![piece]));
+                arrived.extend(pair.left_to_right(vec![fragment]));
             }
-            assert_eq!(arrived.len(), 1, "{wrapping:?} {:?}", pair.right.reasons());
-            assert!(arrived[0].bytes() == plain, "{wrapping:?}");
+            assert_eq!(arrived.len(), 1, "{setup:?} {:?}", pair.right.reasons());
+            assert!(arrived[0].bytes() == plain, "{setup:?}");
         }
     }
 }
@@ -367,14 +363,14 @@ fn host_gets_no_fragments_out_of_esp() {
 #[test]
 fn fragment_flood_starves_no_esp_fragments() {
     for inner in [Family::V4, Family::V6] {
-        let wrapping = IpsecSetup::new(Mode::Tunnel, inner, Family::V4);
-        let mut pair = TestGatewayPair::new(&wrapping);
+        let setup = IpsecSetup::new(Mode::Tunnel, inner, Family::V4);
+        let mut pair = TestGatewayPair::new(&setup);
         let mut arrived = 0;
         for round in 0..200_u16 {
-            let plain = datagram(&wrapping, PairDirection::LeftToRight, 9);
-            let mut pieces = packets::fragments(&plain, SIZE);
-            let last = pieces.pop().unwrap();
-            arrived += pair.left_to_right(pieces).len();
+            let plain = datagram(&setup, PairDirection::LeftToRight, 9);
+            let mut fragments = packets::fragments(&plain, SIZE);
+            let last = fragments.pop().unwrap();
+            arrived += pair.left_to_right(fragments).len();
             for turn in 0..100 {
                 let [high, low] = (round * 100 + turn).to_be_bytes();
                 let mut sprayed = packets::fragments(&plain, SIZE).swap_remove(0).bytes().to_vec();
@@ -392,8 +388,8 @@ fn fragment_flood_starves_no_esp_fragments() {
 }
 
 /// A datagram with an IPv6 destination options header before UDP.
-fn with_options(wrapping: &IpsecSetup, port: u16) -> Vec<u8> {
-    let plain = datagram(wrapping, PairDirection::LeftToRight, port);
+fn with_options(setup: &IpsecSetup, port: u16) -> Vec<u8> {
+    let plain = datagram(setup, PairDirection::LeftToRight, port);
     let ip = IpPacket::parse(&plain).unwrap();
     let options = [&[17, 0, 1, 4, 0, 0, 0, 0], ip.upper(&plain)].concat();
     packets::ip(ip.source, ip.destination, Protocol(60), &options)
@@ -402,29 +398,29 @@ fn with_options(wrapping: &IpsecSetup, port: u16) -> Vec<u8> {
 #[test]
 fn fragments_follow_protocol_policy_of_datagram() {
     for outer in [Family::V4, Family::V6] {
-        let wrapping = IpsecSetup::new(Mode::Tunnel, Family::V6, outer);
-        let mut pair = TestGatewayPair::new(&wrapping);
-        let mut policy = wrapping.policy(Direction::Out, PairDirection::LeftToRight);
+        let setup = IpsecSetup::new(Mode::Tunnel, Family::V6, outer);
+        let mut pair = TestGatewayPair::new(&setup);
+        let mut policy = setup.policy(Direction::Out, PairDirection::LeftToRight);
         policy.selector.protocol = 17;
         with(&mut pair.left, [policy]);
-        let plain = with_options(&wrapping, 9);
+        let plain = with_options(&setup, 9);
         let arrived = pair.left_to_right(packets::fragments(&plain, SIZE));
         assert_hidden(&pair.last_on_wire);
-        let arrived = put_together(&wrapping, arrived);
-        assert_eq!(arrived.len(), 1, "{wrapping:?} {:?}", pair.left.reasons());
-        assert!(arrived[0].bytes() == plain, "{wrapping:?}");
+        let arrived = put_together(&setup, arrived);
+        assert_eq!(arrived.len(), 1, "{setup:?} {:?}", pair.left.reasons());
+        assert!(arrived[0].bytes() == plain, "{setup:?}");
         pair.assert_accounts();
     }
 }
 
 #[test]
 fn tunnelled_fragments_pass_by_datagram_protocol() {
-    let wrapping = IpsecSetup::new(Mode::Tunnel, Family::V6, Family::V4);
-    let mut pair = TestGatewayPair::new(&wrapping);
-    let mut policy = wrapping.policy(Direction::In, PairDirection::LeftToRight);
+    let setup = IpsecSetup::new(Mode::Tunnel, Family::V6, Family::V4);
+    let mut pair = TestGatewayPair::new(&setup);
+    let mut policy = setup.policy(Direction::In, PairDirection::LeftToRight);
     policy.selector.protocol = 17;
     with(&mut pair.right, [policy]);
-    let plain = with_options(&wrapping, 9);
+    let plain = with_options(&setup, 9);
     let arrived = pair.left_to_right(packets::fragments(&plain, SIZE));
     assert_eq!(arrived.len(), 1, "{:?}", pair.right.reasons());
     assert!(arrived[0].bytes() == plain);
@@ -434,15 +430,15 @@ fn tunnelled_fragments_pass_by_datagram_protocol() {
 /// An IPv6 packet in a fragment header that says it is whole (RFC 6946).
 fn atomic(packet: &[u8]) -> Vec<u8> {
     let ip = IpPacket::parse(packet).unwrap();
-    let piece = [&[packet[6], 0, 0, 0, 0, 0, 0, 1], &packet[40..]].concat();
-    packets::ip(ip.source, ip.destination, Protocol::FRAGMENT, &piece)
+    let fragment = [&[packet[6], 0, 0, 0, 0, 0, 0, 1], &packet[40..]].concat();
+    packets::ip(ip.source, ip.destination, Protocol::FRAGMENT, &fragment)
 }
 
 #[test]
 fn fragment_of_fragment_does_not_leave_plain() {
-    let wrapping = IpsecSetup::new(Mode::Tunnel, Family::V6, Family::V6);
-    let mut pair = pair_for_port_9(&wrapping);
-    let (source, destination) = wrapping.hosts(PairDirection::LeftToRight);
+    let setup = IpsecSetup::new(Mode::Tunnel, Family::V6, Family::V6);
+    let mut pair = pair_for_port_9(&setup);
+    let (source, destination) = setup.hosts(PairDirection::LeftToRight);
     let end = |address, port| std::net::SocketAddr::new(address, port).to_string();
     let short = packets::udp_bytes(&end(source, 7), &end(destination, 9), MARKER);
     let (once, _) = pair.left.outbound(vec![PacketBuf::from_slice(&atomic(&short))]);
@@ -454,19 +450,19 @@ fn fragment_of_fragment_does_not_leave_plain() {
     pair.assert_accounts();
 }
 
-fn with_ecn(mut piece: PacketBuf, ecn: Ecn) -> PacketBuf {
-    let ip = IpPacket::parse(piece.bytes()).unwrap();
-    ip.set_tos(piece.bytes_mut(), ecn.in_tos(ip.tos));
-    piece
+fn with_ecn(mut fragment: PacketBuf, ecn: Ecn) -> PacketBuf {
+    let ip = IpPacket::parse(fragment.bytes()).unwrap();
+    ip.set_tos(fragment.bytes_mut(), ecn.in_tos(ip.tos));
+    fragment
 }
 
 /// What becomes of a datagram whose fragments say this of congestion.
 fn congestion(inner: Family, said: [Ecn; 3]) -> Option<Ecn> {
-    let wrapping = IpsecSetup::new(Mode::Tunnel, inner, Family::V4);
-    let mut pair = pair_for_port_9(&wrapping);
-    let pieces = packets::fragments(&datagram(&wrapping, PairDirection::LeftToRight, 9), SIZE);
-    let pieces = pieces.into_iter().zip(said).map(|(piece, ecn)| with_ecn(piece, ecn));
-    let arrived = pair.left_to_right(pieces.collect());
+    let setup = IpsecSetup::new(Mode::Tunnel, inner, Family::V4);
+    let mut pair = pair_for_port_9(&setup);
+    let fragments = packets::fragments(&datagram(&setup, PairDirection::LeftToRight, 9), SIZE);
+    let fragments = fragments.into_iter().zip(said).map(|(fragment, ecn)| with_ecn(fragment, ecn));
+    let arrived = pair.left_to_right(fragments.collect());
     let lost = if arrived.is_empty() { 3 } else { 0 };
     assert_eq!(pair.left.drops(DropReason::OutFragment), lost);
     pair.assert_accounts();

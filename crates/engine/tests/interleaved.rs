@@ -59,7 +59,7 @@ impl StageWatch for Ways {
     }
 }
 
-fn wrapping(tunnel: usize) -> IpsecSetup {
+fn setup(tunnel: usize) -> IpsecSetup {
     let tunnel4 = IpsecSetup { suite: EspSuite::NullSha1, ..IpsecSetup::tunnel4() };
     match tunnel - FIRST_ODD.min(tunnel) {
         0 => IpsecSetup { suite: [EspSuite::Gcm128, EspSuite::NullSha1][tunnel % 2], ..tunnel4 },
@@ -80,22 +80,22 @@ fn wrapping(tunnel: usize) -> IpsecSetup {
 }
 
 fn network(tunnel: usize) -> String {
-    match wrapping(tunnel).inner {
+    match setup(tunnel).inner {
         Family::V4 => format!("10.2.{tunnel}"),
         Family::V6 => format!("fd00:2:{tunnel}:"),
     }
 }
 
 fn peer(tunnel: usize) -> IpAddr {
-    match wrapping(tunnel).outer {
+    match setup(tunnel).outer {
         Family::V4 => format!("192.0.2.{}", 10 + tunnel).parse().unwrap(),
         Family::V6 => format!("2001:db8::{}", 10 + tunnel).parse().unwrap(),
     }
 }
 
 fn policy(tunnel: usize) -> Policy {
-    let mut policy = wrapping(tunnel).policy(Direction::Out, PairDirection::LeftToRight);
-    let (net, len) = match wrapping(tunnel).inner {
+    let mut policy = setup(tunnel).policy(Direction::Out, PairDirection::LeftToRight);
+    let (net, len) = match setup(tunnel).inner {
         Family::V4 => (format!("{}.0", network(tunnel)), 24),
         Family::V6 => (format!("{}:", network(tunnel)), 48),
     };
@@ -107,7 +107,7 @@ fn policy(tunnel: usize) -> Policy {
 }
 
 fn state(tunnel: usize, spi: u32, limits: LifetimeLimits) -> SaConfig {
-    let mut state = SaConfig { limits, ..wrapping(tunnel).sa(PairDirection::LeftToRight, spi) };
+    let mut state = SaConfig { limits, ..setup(tunnel).sa(PairDirection::LeftToRight, spi) };
     state.id.destination = peer(tunnel);
     if tunnel == FIRST_ODD + 7 {
         state.output_mark = Mark { value: 6, mask: 7 };
@@ -116,9 +116,9 @@ fn state(tunnel: usize, spi: u32, limits: LifetimeLimits) -> SaConfig {
 }
 
 fn gateway(mode: CacheMode) -> TestGateway {
-    let mut wrapping = IpsecSetup::tunnel4();
-    wrapping.settings.cache = CacheSettings { mode, flows: 4096 }.into();
-    let mut gateway = TestGatewayPair::without_sas(&wrapping).left;
+    let mut setup = IpsecSetup::tunnel4();
+    setup.settings.cache = CacheSettings { mode, flows: 4096 }.into();
+    let mut gateway = TestGatewayPair::without_sas(&setup).left;
     for tunnel in 0..TUNNELS {
         let plain = policy(tunnel);
         let to_port = |port| Selector {
@@ -228,7 +228,7 @@ impl Twins {
             _ => 9,
         };
         let host = 1 + self.rng.below(2);
-        let (from, to) = match wrapping(tunnel).inner {
+        let (from, to) = match setup(tunnel).inner {
             Family::V4 => ("10.1.0.1:7".to_owned(), format!("{}.{host}:{port}", network(tunnel))),
             Family::V6 => {
                 ("[fd00:1::1]:7".to_owned(), format!("[{}:{host}]:{port}", network(tunnel)))

@@ -23,18 +23,18 @@ fn shown(stage: &mut Stage) -> [Vec<Answer>; 3] {
     ]
 }
 
-/// Another process, which is given a portrait.
+/// Another process, which is given an export.
 fn passed_on(stage: &Stage) -> Stage {
     let mut other = Stage::new();
     other.now = stage.now;
     let states = stage.server.export_states(&stage.database);
-    for (sa, portrait) in &states {
-        let restored = other.server.restore(portrait.bytes(), &mut other.database, sa.added());
+    for (sa, export) in &states {
+        let restored = other.server.restore(export.bytes(), &mut other.database, sa.added());
         let Ok(RestoredItem::State(there)) = restored else { panic!("{restored:?}") };
         assert_eq!(there.id(), sa.id());
     }
-    for portrait in stage.server.export_others(&stage.database) {
-        let restored = other.server.restore(portrait.bytes(), &mut other.database, stage.now);
+    for export in stage.server.export_others(&stage.database) {
+        let restored = other.server.restore(export.bytes(), &mut other.database, stage.now);
         assert!(matches!(restored, Ok(RestoredItem::Other)), "{restored:?}");
     }
     other

@@ -5,7 +5,7 @@
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
 )]
 
-mod joined;
+mod coalesced;
 mod malformed;
 mod templates;
 mod workers;

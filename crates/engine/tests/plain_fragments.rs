@@ -1,5 +1,4 @@
-//! Plain pieces of packets that are to be forwarded, which leave ports and in IPv6 also protocols
-//! untold.
+//! Plain fragments to be forwarded, whose ports, and in IPv6 also protocols, are unknown.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -15,9 +14,9 @@ use uxfrm_testkit::{
 };
 
 /// The right gateway with this policy for what it forwards, and no other.
-fn forwarding(wrapping: &IpsecSetup, change: impl FnOnce(&mut Policy)) -> TestGateway {
-    let mut right = TestGatewayPair::new(wrapping).right;
-    let mut policy = wrapping.policy(Direction::Forward, PairDirection::LeftToRight);
+fn forwarding(setup: &IpsecSetup, change: impl FnOnce(&mut Policy)) -> TestGateway {
+    let mut right = TestGatewayPair::new(setup).right;
+    let mut policy = setup.policy(Direction::Forward, PairDirection::LeftToRight);
     change(&mut policy);
     right.database.apply(right.now, |to| {
         to.flush_policies(PolicyKind::Main);
@@ -26,24 +25,24 @@ fn forwarding(wrapping: &IpsecSetup, change: impl FnOnce(&mut Policy)) -> TestGa
     right
 }
 
-/// Datagrams to port 9 of a host behind the right gateway, in pieces.
-fn in_pieces(family: Family) -> Vec<PacketBuf> {
+/// Datagrams to port 9 of a host behind the right gateway, in fragments.
+fn in_fragments(family: Family) -> Vec<PacketBuf> {
     let (source, destination) = match family {
         Family::V4 => ("10.1.0.5:7", "10.2.0.5:9"),
         Family::V6 => ("[fd00:1::5]:7", "[fd00:2::5]:9"),
     };
     let whole = packets::udp_bytes(source, destination, &[1; 40]);
-    let mut pieces = packets::fragments(&whole, 16);
+    let mut fragments = packets::fragments(&whole, 16);
     if family == Family::V6 {
         // Whole, and behind the header of a fragment all the same.
-        pieces.extend(packets::fragments(&whole, 48));
+        fragments.extend(packets::fragments(&whole, 48));
         for protocol in [0, 6, 17, 43, 44, 50, 60, 99, 255] {
-            let mut later = PacketBuf::from_slice(pieces[1].bytes());
+            let mut later = PacketBuf::from_slice(fragments[1].bytes());
             later.bytes_mut()[40] = protocol;
-            pieces.push(later);
+            fragments.push(later);
         }
     }
-    pieces
+    fragments
 }
 
 #[test]
@@ -54,19 +53,19 @@ fn plain_fragments_are_refused_if_policy_may_match() {
     };
     let by_protocol = |policy: &mut Policy| policy.selector.protocol = 17;
     for family in [Family::V4, Family::V6] {
-        let wrapping = IpsecSetup::new(Mode::Tunnel, family, Family::V4);
+        let setup = IpsecSetup::new(Mode::Tunnel, family, Family::V4);
         for change in [by_port as fn(&mut Policy), by_protocol] {
-            for piece in in_pieces(family) {
-                let mut blocking = forwarding(&wrapping, |policy| {
+            for fragment in in_fragments(family) {
+                let mut blocking = forwarding(&setup, |policy| {
                     change(policy);
                     policy.action = Action::Block;
                     policy.templates.clear();
                 });
-                let name = format!("{:x?}", piece.bytes());
-                let again = PacketBuf::from_slice(piece.bytes());
+                let name = format!("{:x?}", fragment.bytes());
+                let again = PacketBuf::from_slice(fragment.bytes());
                 let refused = Err(DropReason::InTemplateMismatch);
                 assert_eq!(
-                    inbound_outcome(forwarding(&wrapping, change), vec![piece]),
+                    inbound_outcome(forwarding(&setup, change), vec![fragment]),
                     refused,
                     "{name}"
                 );
@@ -80,37 +79,37 @@ fn plain_fragments_are_refused_if_policy_may_match() {
 #[test]
 fn plain_fragments_pass_without_refusing_policy() {
     for family in [Family::V4, Family::V6] {
-        let wrapping = IpsecSetup::new(Mode::Tunnel, family, Family::V4);
+        let setup = IpsecSetup::new(Mode::Tunnel, family, Family::V4);
         let elsewhere = |policy: &mut Policy| {
             policy.selector.protocol = 17;
             policy.selector.destination_port = PortMask::exactly(9);
-            policy.selector.destination = wrapping.networks(PairDirection::RightToLeft).1;
+            policy.selector.destination = setup.networks(PairDirection::RightToLeft).1;
         };
         let optional = |policy: &mut Policy| {
             policy.selector.protocol = 17;
             policy.templates[0].level = TemplateLevel::Use;
         };
-        for piece in in_pieces(family).into_iter().take(3) {
-            let again = PacketBuf::from_slice(piece.bytes());
-            assert_eq!(inbound_outcome(forwarding(&wrapping, elsewhere), vec![piece]), Ok(()));
-            assert_eq!(inbound_outcome(forwarding(&wrapping, optional), vec![again]), Ok(()));
+        for fragment in in_fragments(family).into_iter().take(3) {
+            let again = PacketBuf::from_slice(fragment.bytes());
+            assert_eq!(inbound_outcome(forwarding(&setup, elsewhere), vec![fragment]), Ok(()));
+            assert_eq!(inbound_outcome(forwarding(&setup, optional), vec![again]), Ok(()));
         }
     }
 }
 
-/// The next header of a later piece is its sender's word: what lets a protocol pass lets no such
-/// piece pass a policy for all.
+/// Nothing proves a later fragment's next header: a bypass for a protocol lets no such fragment pass
+/// a protect policy for all.
 #[test]
 fn protocol_policy_does_not_match_later_ipv6_fragment() {
-    let wrapping = IpsecSetup::new(Mode::Tunnel, Family::V6, Family::V4);
+    let setup = IpsecSetup::new(Mode::Tunnel, Family::V6, Family::V4);
     let refused = Err(DropReason::InTemplateMismatch);
     for (number, expected) in [Ok(()), refused, refused].into_iter().enumerate() {
-        let mut right = forwarding(&wrapping, |_| {});
-        let mut first = wrapping.policy(Direction::Forward, PairDirection::LeftToRight);
+        let mut right = forwarding(&setup, |_| {});
+        let mut first = setup.policy(Direction::Forward, PairDirection::LeftToRight);
         (first.selector.protocol, first.priority) = (17, Priority(1));
         first.templates.clear();
         right.add_policy(first);
-        let piece = in_pieces(Family::V6).swap_remove(number);
-        assert_eq!(inbound_outcome(right, vec![piece]), expected, "piece {number}");
+        let fragment = in_fragments(Family::V6).swap_remove(number);
+        assert_eq!(inbound_outcome(right, vec![fragment]), expected, "fragment {number}");
     }
 }

@@ -144,15 +144,15 @@ impl Flow {
     }
 }
 
-/// A gateway with so many tunnels, half of them by a UDP socket.
+/// A gateway with this many tunnels, half of them by a UDP socket.
 fn gateway(tunnels: u32, udp: UdpSuper) -> TestGateway {
     let base = IpsecSetup::tunnel4();
     let host = HostPort::SuperPackets { udp };
     let addresses = [base.gateways(PairDirection::LeftToRight).1].into_iter().collect();
     let mut gateway = TestGateway::new(Settings { host, addresses, ..Settings::default() });
     for family in [Family::V4, Family::V6] {
-        let wrapping = IpsecSetup::new(Mode::Tunnel, family, Family::V4);
-        gateway.add_policy(wrapping.policy(Direction::Forward, PairDirection::LeftToRight));
+        let setup = IpsecSetup::new(Mode::Tunnel, family, Family::V4);
+        gateway.add_policy(setup.policy(Direction::Forward, PairDirection::LeftToRight));
     }
     for tunnel in 0..tunnels {
         let encap = Some(UdpEncapKind::Esp).filter(|_| tunnel % 2 == 0);
@@ -242,7 +242,7 @@ fn file(flows: &mut BTreeMap<Vec<u8>, Vec<Vec<u8>>>, mut packet: Vec<u8>) {
 
 #[test]
 fn coalesced_tunnel_packets_equal_input() {
-    let (mut joined, mut trains) = (0, 0);
+    let (mut joined, mut bursts) = (0, 0);
     for seed in 0..150 {
         let mut rng = Rng::new(seed);
         let udp = if rng.permille(600) { UdpSuper::Taken } else { UdpSuper::Refused };
@@ -261,7 +261,7 @@ fn coalesced_tunnel_packets_equal_input() {
                 }
             }
             let arriving = from_the_wire(tunnels, &mut sequences, &plain, &mut rng);
-            trains += arriving.iter().filter(|packet| packet.segments != Segments::One).count();
+            bursts += arriving.iter().filter(|packet| packet.segments != Segments::One).count();
             let arrived = gateway.inbound(arriving);
             gateway.assert_packets_accounted();
             let (mut came, mut wanted) = (BTreeMap::new(), BTreeMap::new());
@@ -276,5 +276,5 @@ fn coalesced_tunnel_packets_equal_input() {
         }
         assert_eq!(gateway.reasons(), []);
     }
-    assert!(joined > 3000 && trains > 1000, "{joined} {trains}");
+    assert!(joined > 3000 && bursts > 1000, "{joined} {bursts}");
 }

@@ -1,5 +1,4 @@
-//! Many neighbours of one state, which are opened and framed where they lie: what is otherwise
-//! among them is found all the same, and overtakes nobody.
+//! Runs of one SA are opened in place: a packet that differs takes the slow path, in order.
 
 use std::time::Duration;
 
@@ -152,8 +151,8 @@ fn blocked_run_does_not_pass() {
 #[test]
 fn transport_run_is_not_taken_for_tunnel() {
     let shape = &shapes()[9];
-    assert_eq!((shape.wrapping.mode, shape.outside), (Mode::Transport, Outside::Ip));
-    let (source, destination) = shape.wrapping.hosts(PairDirection::LeftToRight);
+    assert_eq!((shape.setup.mode, shape.outside), (Mode::Transport, Outside::Ip));
+    let (source, destination) = shape.setup.hosts(PairDirection::LeftToRight);
     let ipip = packets::ip(source, destination, Protocol::IPIP, &shape.plain(9));
     let mut gateway = gateway();
     let mut number = 0;
@@ -189,7 +188,7 @@ fn run_with_foreign_device_mark_is_dropped() {
     assert_eq!(pair.right.reasons(), [(DropReason::InDeviceMark, 40)]);
 }
 
-/// Of a limit within a batch so many pass as are below it, and events are told once.
+/// A limit within a batch is exact, and its event is raised once.
 #[test]
 fn limit_within_run_is_exact() {
     let shape = &shapes()[0];

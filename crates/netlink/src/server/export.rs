@@ -32,13 +32,13 @@ impl Server {
     pub fn export_states(&self, database: &Database) -> Vec<(Arc<Sa>, NetlinkDatagram)> {
         let mut states: Vec<_> = database.states_from(StateCursor::default()).cloned().collect();
         states.reverse();
-        let portrait = |sa: Arc<Sa>| {
+        let export = |sa: Arc<Sa>| {
             let mut datagram = begin(MessageType::NewSa);
             datagram.put(&encode_state::info(&sa, self.calendar));
             encode_state::attributes(&mut datagram, &sa, self.calendar);
             (sa, datagram)
         };
-        states.into_iter().map(portrait).collect()
+        states.into_iter().map(export).collect()
     }
 
     /// Messages for larval states, for policies, of one priority in their order, and for defaults.
@@ -51,13 +51,13 @@ impl Server {
         let policies = database.policies_from(PolicyCursor::default());
         let mut policies: Vec<_> = policies.map(|(_, entry)| entry).collect();
         policies.sort_by_key(|entry| entry.precedence().insertion_seq());
-        let policies = policies.into_iter().map(|entry| self.portray_policy(entry));
+        let policies = policies.into_iter().map(|entry| self.export_policy(entry));
         let mut defaults = begin(MessageType::SetDefault);
         defaults.put(&info::raw(database.current().spd.defaults()));
         larvals.chain(policies).chain([defaults]).collect()
     }
 
-    fn portray_policy(&self, entry: &PolicyEntry) -> NetlinkDatagram {
+    fn export_policy(&self, entry: &PolicyEntry) -> NetlinkDatagram {
         let mut datagram = begin(MessageType::NewPolicy);
         datagram.put(&encode_policy::info(entry, self.calendar));
         encode_policy::attributes(&mut datagram, entry);

@@ -15,14 +15,14 @@ use uxfrm_testkit::{EspSuite, IpsecSetup, PairDirection, Rng, TestGateway, packe
 use super::copy;
 
 /// One of several workers.
-struct Lane {
+struct TestWorker {
     worker: Worker,
     pool: Pool,
     out: Output,
     events: Vec<Event>,
 }
 
-impl Lane {
+impl TestWorker {
     fn of(gateway: &TestGateway, seed: u64) -> Self {
         let addresses =
             [IpsecSetup::tunnel4().gateways(PairDirection::LeftToRight).1].into_iter().collect();
@@ -61,15 +61,15 @@ fn numbered(number: u64) -> PacketBuf {
     packets::udp("10.1.0.1:7", "10.2.0.1:9", &[&[7; 12], &number.to_be_bytes()[..]].concat())
 }
 
-/// Sealed by these SAs in turn, by a sender that has sent so many before.
-fn sealed(wrapping: &IpsecSetup, spis: &[u32], seed: u64, sent: u64, each: u64) -> Vec<PacketBuf> {
+/// Packets sealed by these SAs in turn; numbers begin behind `sent`.
+fn sealed(setup: &IpsecSetup, spis: &[u32], seed: u64, sent: u64, each: u64) -> Vec<PacketBuf> {
     let mut by_state: Vec<_> = (0..)
         .zip(spis)
         .map(|(at, spi)| {
             let mut left = TestGateway::new(Settings { seed: 9, ..Settings::default() });
-            left.add_policy(wrapping.policy(Direction::Out, PairDirection::LeftToRight));
-            let mut state = wrapping.sa(PairDirection::LeftToRight, *spi);
-            state.transform = wrapping.suite.with_keys(seed + u64::from(*spi));
+            left.add_policy(setup.policy(Direction::Out, PairDirection::LeftToRight));
+            let mut state = setup.sa(PairDirection::LeftToRight, *spi);
+            state.transform = setup.suite.with_keys(seed + u64::from(*spi));
             state.replay.sent = sent;
             left.add_sa(state);
             let plain = (0..each).map(|number| numbered(at * each + number)).collect();
@@ -83,18 +83,18 @@ fn sealed(wrapping: &IpsecSetup, spis: &[u32], seed: u64, sent: u64, each: u64) 
     all
 }
 
-fn receiver(wrapping: &IpsecSetup, spis: &[u32], seed: u64, received: u64) -> TestGateway {
+fn receiver(setup: &IpsecSetup, spis: &[u32], seed: u64, received: u64) -> TestGateway {
     let mut right = TestGateway::new(Settings::default());
-    right.add_policy(wrapping.policy(Direction::Forward, PairDirection::LeftToRight));
+    right.add_policy(setup.policy(Direction::Forward, PairDirection::LeftToRight));
     for spi in spis {
-        right.add_sa(state(wrapping, *spi, seed, received));
+        right.add_sa(state(setup, *spi, seed, received));
     }
     right
 }
 
-fn state(wrapping: &IpsecSetup, spi: u32, seed: u64, received: u64) -> uxfrm_engine::SaConfig {
-    let mut state = wrapping.sa(PairDirection::LeftToRight, spi);
-    state.transform = wrapping.suite.with_keys(seed + u64::from(spi));
+fn state(setup: &IpsecSetup, spi: u32, seed: u64, received: u64) -> uxfrm_engine::SaConfig {
+    let mut state = setup.sa(PairDirection::LeftToRight, spi);
+    state.transform = setup.suite.with_keys(seed + u64::from(spi));
     state.replay.received = received;
     state
 }
@@ -124,11 +124,11 @@ fn count(passed: &mut BTreeMap<u64, u64>, numbers: Vec<u64>) {
 /// batches and in later ones.
 fn each_passes_once(window: u32, spis: &[u32], suite: EspSuite, rng: &mut Rng) {
     const EACH: u64 = 1500;
-    let wrapping = esn(window, suite);
+    let setup = esn(window, suite);
     let before = (1 << 32) - EACH / 2;
-    let right = receiver(&wrapping, spis, 0, before);
-    let mut lanes = [Lane::of(&right, 1), Lane::of(&right, 2)];
-    let sent = sealed(&wrapping, spis, 0, before, EACH);
+    let right = receiver(&setup, spis, 0, before);
+    let mut workers = [TestWorker::of(&right, 1), TestWorker::of(&right, 2)];
+    let sent = sealed(&setup, spis, 0, before, EACH);
     let all = sent.len() as u64;
     // No packet is later than half of the window, batches included.
     let reach = (window as usize / 4 * spis.len()).max(1);
@@ -137,7 +137,7 @@ fn each_passes_once(window: u32, spis: &[u32], suite: EspSuite, rng: &mut Rng) {
     let mut earlier: Vec<PacketBuf> = Vec::new();
     let mut given = 0;
     while rest.peek().is_some() {
-        let lane = rng.below(2);
+        let index = rng.below(2);
         let most = 1 + rng.below((window as usize / 4 * spis.len()).min(150));
         let mut batch: Vec<_> = rest.by_ref().take(most).collect();
         let first: Vec<_> = batch.iter().map(copy).collect();
@@ -152,31 +152,36 @@ fn each_passes_once(window: u32, spis: &[u32], suite: EspSuite, rng: &mut Rng) {
             batch.push(copy(packet));
         }
         given += batch.len() as u64;
-        count(&mut passed, lanes[lane].take(batch, right.now));
+        count(&mut passed, workers[index].take(batch, right.now));
         if rng.permille(500) {
             let again: Vec<_> = first.iter().map(copy).collect();
             given += again.len() as u64;
-            count(&mut passed, lanes[1 - lane].take(again, right.now));
+            count(&mut passed, workers[1 - index].take(again, right.now));
         }
         earlier.extend(first);
     }
-    for lane in &mut lanes {
+    for worker in &mut workers {
         given += earlier.len() as u64;
-        let again = lane.take(earlier.iter().map(copy).collect(), right.now);
+        let again = worker.take(earlier.iter().map(copy).collect(), right.now);
         assert_eq!(again, [0_u64; 0], "all were replays");
     }
     let twice: Vec<_> = passed.iter().filter(|(_, times)| **times != 1).collect();
     assert_eq!(twice, [], "window {window}");
-    assert_eq!(passed.len() as u64, all, "window {window} {:?}", lanes.map(|lane| lane.reasons()));
-    let refused: u64 = lanes.iter().map(|lane| lane.worker.inward().dropped).sum();
+    assert_eq!(
+        passed.len() as u64,
+        all,
+        "window {window} {:?}",
+        workers.map(|worker| worker.reasons())
+    );
+    let refused: u64 = workers.iter().map(|worker| worker.worker.inward().dropped).sum();
     assert_eq!(refused, given - all);
     // A number that is far too old is taken for one of the next 2^32, whose ICV differs.
-    let old = |lane: &Lane| {
-        lane.drops(DropReason::InReplay)
-            + lane.drops(DropReason::InTooOld)
-            + lane.drops(DropReason::InForged)
+    let old = |worker: &TestWorker| {
+        worker.drops(DropReason::InReplay)
+            + worker.drops(DropReason::InTooOld)
+            + worker.drops(DropReason::InForged)
     };
-    assert_eq!(lanes.iter().map(old).sum::<u64>(), refused);
+    assert_eq!(workers.iter().map(old).sum::<u64>(), refused);
 }
 
 #[test]
@@ -198,20 +203,20 @@ fn two_threads_with_same_packets_pass_each_once() {
     for (window, spis) in
         [(64, &[0x1000][..]), (4096, &[0x1000]), (4096, &[0x1000, 0x1001, 0x2002])]
     {
-        let wrapping = esn(window, EspSuite::Gcm128);
+        let setup = esn(window, EspSuite::Gcm128);
         let before = (1 << 32) - 3000;
-        let right = receiver(&wrapping, spis, 0, before);
-        let sent = sealed(&wrapping, spis, 0, before, 6000);
+        let right = receiver(&setup, spis, 0, before);
+        let sent = sealed(&setup, spis, 0, before, 6000);
         let (sent, now) = (&sent, right.now);
-        let lanes = [1, 2].map(|seed| (Lane::of(&right, seed), seed));
+        let workers = [1, 2].map(|seed| (TestWorker::of(&right, seed), seed));
         let passed = thread::scope(|scope| {
-            let threads = lanes.map(|(mut lane, seed)| {
+            let threads = workers.map(|(mut worker, seed)| {
                 scope.spawn(move || {
                     let (mut rng, mut rest, mut passed) = (Rng::new(seed), &sent[..], Vec::new());
                     while !rest.is_empty() {
                         let (batch, behind) = rest.split_at((1 + rng.below(64)).min(rest.len()));
                         rest = behind;
-                        passed.extend(lane.take(batch.iter().map(copy).collect(), now));
+                        passed.extend(worker.take(batch.iter().map(copy).collect(), now));
                     }
                     passed
                 })
@@ -233,52 +238,49 @@ fn two_threads_with_same_packets_pass_each_once() {
 #[test]
 fn readded_sa_accepts_no_old_packet() {
     for spis in [&[0x1000][..], &(0x1000..0x1020).collect::<Vec<_>>()] {
-        let wrapping = esn(64, EspSuite::Gcm128);
-        let mut right = receiver(&wrapping, spis, 0, 0);
-        let mut lanes = [Lane::of(&right, 1), Lane::of(&right, 2)];
+        let setup = esn(64, EspSuite::Gcm128);
+        let mut right = receiver(&setup, spis, 0, 0);
+        let mut workers = [TestWorker::of(&right, 1), TestWorker::of(&right, 2)];
         let mut rng = Rng::new(5);
         let each = 200;
         for generation in 0..6_u64 {
-            let sent = sealed(&wrapping, spis, 1000 * generation, 0, each);
+            let sent = sealed(&setup, spis, 1000 * generation, 0, each);
             let half = sent.len() / 2;
             let mut passed = BTreeMap::new();
-            let mut give = |lanes: &mut [Lane; 2], packets: &[PacketBuf], now| {
+            let mut give = |workers: &mut [TestWorker; 2], packets: &[PacketBuf], now| {
                 let mut rest = packets;
                 while !rest.is_empty() {
                     let (batch, behind) = rest.split_at((1 + rng.below(100)).min(rest.len()));
                     rest = behind;
-                    let lane = rng.below(2);
-                    count(&mut passed, lanes[lane].take(batch.iter().map(copy).collect(), now));
+                    let index = rng.below(2);
+                    count(&mut passed, workers[index].take(batch.iter().map(copy).collect(), now));
                 }
                 passed.len()
             };
-            assert_eq!(give(&mut lanes, &sent[..half], right.now), half);
+            assert_eq!(give(&mut workers, &sent[..half], right.now), half);
             let next = 1000 * (generation + 1);
             right.database.apply(right.now, |change| {
                 for spi in spis {
                     change
-                        .delete_sa(
-                            wrapping.sa(PairDirection::LeftToRight, *spi).id,
-                            Mark::default(),
-                        )
+                        .delete_sa(setup.sa(PairDirection::LeftToRight, *spi).id, Mark::default())
                         .unwrap();
                     if generation % 2 == 0 {
-                        change.add_sa(state(&wrapping, *spi, next, 0)).unwrap();
+                        change.add_sa(state(&setup, *spi, next, 0)).unwrap();
                     }
                 }
             });
-            assert_eq!(give(&mut lanes, &sent, right.now), half, "of states that are gone");
+            assert_eq!(give(&mut workers, &sent, right.now), half, "of states that are gone");
             if generation % 2 == 1 {
-                spis.iter().for_each(|spi| right.add_sa(state(&wrapping, *spi, next, 0)));
+                spis.iter().for_each(|spi| right.add_sa(state(&setup, *spi, next, 0)));
             }
-            assert_eq!(give(&mut lanes, &sent, right.now), half, "of states that are gone");
+            assert_eq!(give(&mut workers, &sent, right.now), half, "of states that are gone");
         }
-        for lane in lanes {
+        for worker in workers {
             let known = [DropReason::InForged, DropReason::InNoState];
             assert!(
-                lane.reasons().iter().all(|(why, _)| known.contains(why)),
+                worker.reasons().iter().all(|(why, _)| known.contains(why)),
                 "{:?}",
-                lane.reasons()
+                worker.reasons()
             );
         }
     }
@@ -287,15 +289,15 @@ fn readded_sa_accepts_no_old_packet() {
 /// Old and new SA at once, in any mixture.
 #[test]
 fn both_sas_pass_during_rekey_on_both_workers() {
-    let wrapping = esn(64, EspSuite::Gcm128);
+    let setup = esn(64, EspSuite::Gcm128);
     let mut rng = Rng::new(6);
-    let mut right = receiver(&wrapping, &[0x1000], 0, 0);
-    let mut lanes = [Lane::of(&right, 1), Lane::of(&right, 2)];
-    let mut old = sealed(&wrapping, &[0x1000], 0, 0, 300);
+    let mut right = receiver(&setup, &[0x1000], 0, 0);
+    let mut workers = [TestWorker::of(&right, 1), TestWorker::of(&right, 2)];
+    let mut old = sealed(&setup, &[0x1000], 0, 0, 300);
     for round in 1..20_u32 {
         let spi = 0x1000 + round * 0x10;
-        right.add_sa(state(&wrapping, spi, 0, 0));
-        let new = sealed(&wrapping, &[spi], 0, 0, 600);
+        right.add_sa(state(&setup, spi, 0, 0));
+        let new = sealed(&setup, &[spi], 0, 0, 600);
         let (first, later) = new.split_at(300);
         let mut mixture: Vec<_> = old.into_iter().chain(first.iter().map(copy)).collect();
         mixture = shuffled(mixture, 30, &mut rng);
@@ -305,11 +307,11 @@ fn both_sas_pass_during_rekey_on_both_workers() {
         for (at, packet) in mixture.into_iter().enumerate() {
             batch.push(packet);
             if batch.len() > rng.below(60) || at == half || at + 1 == all {
-                passed += lanes[rng.below(2)].take(std::mem::take(&mut batch), right.now).len();
+                passed += workers[rng.below(2)].take(std::mem::take(&mut batch), right.now).len();
             }
         }
-        assert_eq!(passed, all, "{:?}", lanes.map(|lane| lane.reasons()));
-        let id = wrapping.sa(PairDirection::LeftToRight, spi - 0x10).id;
+        assert_eq!(passed, all, "{:?}", workers.map(|worker| worker.reasons()));
+        let id = setup.sa(PairDirection::LeftToRight, spi - 0x10).id;
         right.database.apply(right.now, |change| change.delete_sa(id, Mark::default())).unwrap();
         old = later.iter().map(copy).collect();
     }
@@ -330,16 +332,16 @@ fn two_workers_share_hard_limit() {
                     bytes: SoftHardLimit { soft: u64::MAX, hard: hard_bytes },
                     ..LifetimeLimits::default()
                 };
-                let wrapping = IpsecSetup { limits, ..esn(4096, EspSuite::Gcm128) };
+                let setup = IpsecSetup { limits, ..esn(4096, EspSuite::Gcm128) };
                 let unlimited = esn(4096, EspSuite::Gcm128);
                 let sent = sealed(&unlimited, spis, 0, 0, each);
                 for at_once in [false, true] {
-                    let right = receiver(&wrapping, spis, 0, 0);
-                    let lanes = [Lane::of(&right, 1), Lane::of(&right, 2)];
-                    let (passed, lanes) = if at_once {
-                        halves_at_once(lanes, &sent, right.now)
+                    let right = receiver(&setup, spis, 0, 0);
+                    let workers = [TestWorker::of(&right, 1), TestWorker::of(&right, 2)];
+                    let (passed, workers) = if at_once {
+                        halves_at_once(workers, &sent, right.now)
                     } else {
-                        in_turn(lanes, &sent, right.now)
+                        in_turn(workers, &sent, right.now)
                     };
                     let wanted = hard * spis.len() as u64;
                     assert_eq!(
@@ -349,9 +351,9 @@ fn two_workers_share_hard_limit() {
                         spis.len()
                     );
                     let expired: u64 =
-                        lanes.iter().map(|lane| lane.drops(DropReason::InStateExpired)).sum();
+                        workers.iter().map(|worker| worker.drops(DropReason::InStateExpired)).sum();
                     assert_eq!(expired, sent.len() as u64 - wanted);
-                    let told = lanes.iter().flat_map(|lane| &lane.events);
+                    let told = workers.iter().flat_map(|worker| &worker.events);
                     let told = told.filter(|event| matches!(event, Event::SaHardLimit(_))).count();
                     assert_eq!(told, spis.len());
                 }
@@ -360,21 +362,29 @@ fn two_workers_share_hard_limit() {
     }
 }
 
-fn in_turn(mut lanes: [Lane; 2], sent: &[PacketBuf], now: Moment) -> (u64, [Lane; 2]) {
+fn in_turn(
+    mut workers: [TestWorker; 2],
+    sent: &[PacketBuf],
+    now: Moment,
+) -> (u64, [TestWorker; 2]) {
     let (mut rng, mut rest, mut passed) = (Rng::new(3), sent, 0);
     while !rest.is_empty() {
         let (batch, behind) = rest.split_at((1 + rng.below(100)).min(rest.len()));
         rest = behind;
-        passed += lanes[rng.below(2)].take(batch.iter().map(copy).collect(), now).len();
+        passed += workers[rng.below(2)].take(batch.iter().map(copy).collect(), now).len();
     }
-    (passed as u64, lanes)
+    (passed as u64, workers)
 }
 
-fn halves_at_once(lanes: [Lane; 2], sent: &[PacketBuf], now: Moment) -> (u64, [Lane; 2]) {
+fn halves_at_once(
+    workers: [TestWorker; 2],
+    sent: &[PacketBuf],
+    now: Moment,
+) -> (u64, [TestWorker; 2]) {
     let mut passed = 0;
-    let lanes = thread::scope(|scope| {
+    let workers = thread::scope(|scope| {
         let mut parity = 0;
-        let threads = lanes.map(|mut lane| {
+        let threads = workers.map(|mut worker| {
             let mine: Vec<_> =
                 sent.chunks(20).skip(parity).step_by(2).flatten().map(copy).collect();
             parity = 1;
@@ -383,16 +393,16 @@ fn halves_at_once(lanes: [Lane; 2], sent: &[PacketBuf], now: Moment) -> (u64, [L
                 let mut passed = 0;
                 while rest.peek().is_some() {
                     let batch: Vec<_> = rest.by_ref().take(1 + rng.below(64)).collect();
-                    passed += lane.take(batch, now).len();
+                    passed += worker.take(batch, now).len();
                 }
-                (lane, passed)
+                (worker, passed)
             })
         });
         threads.map(|thread| {
-            let (lane, more) = thread.join().unwrap();
+            let (worker, more) = thread.join().unwrap();
             passed += more;
-            lane
+            worker
         })
     });
-    (passed as u64, lanes)
+    (passed as u64, workers)
 }

@@ -1,8 +1,7 @@
 //! A million packets of twenty flows, single ones and super-packets, over one SA that two workers
-//! send and two receive by: each flow arrives whole and in order, while what different workers send
-//! overtakes each other. ESP comes packet by packet, and in UDP in trains, as it left. Workers take
-//! turns here: what they do at once is measured by `uxfrm bench workers`, and what the kernel does
-//! between them is interop's.
+//! send and two receive by: each flow arrives complete and in order, although workers overtake each
+//! other. Raw ESP comes packet by packet, ESP in UDP in bursts. Workers take turns here; `uxfrm
+//! bench workers` runs them at once, and the interop tests have the kernel between them.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -23,8 +22,8 @@ const FLOWS: u16 = 20;
 const WORKERS: usize = 2;
 /// Packets on the wire at the most: below the replay window, which would drop what is later.
 const ON_THE_WIRE: usize = 1024;
-/// Of trains, each of which has some dozens.
-const TRAINS_ON_THE_WIRE: usize = 32;
+/// Fewer bursts, each of some dozens.
+const BURSTS_ON_THE_WIRE: usize = 32;
 const FIRST_PORT: u16 = 1000;
 
 /// One gateway's workers. A flow belongs to one of them, as with a multi-queue TUN or a NIC's RSS.
@@ -80,8 +79,8 @@ fn byte_at(place: u32) -> u8 {
 }
 
 /// The flow's next packet or super-packet, and how many packets that is.
-fn next(wrapping: &IpsecSetup, number: u16, flow: &mut Flow, rng: &mut Rng) -> (PacketBuf, usize) {
-    let (source, destination) = wrapping.hosts(PairDirection::LeftToRight);
+fn next(setup: &IpsecSetup, number: u16, flow: &mut Flow, rng: &mut Rng) -> (PacketBuf, usize) {
+    let (source, destination) = setup.hosts(PairDirection::LeftToRight);
     let end = |address, port| std::net::SocketAddr::new(address, port).to_string();
     let ends = (end(source, FIRST_PORT + number), end(destination, 9));
     if number % 2 == 1 {
@@ -108,7 +107,7 @@ fn next(wrapping: &IpsecSetup, number: u16, flow: &mut Flow, rng: &mut Rng) -> (
     (packet, len.div_ceil(mss))
 }
 
-/// Checks that what arrived is what is next in its flow.
+/// Checks that a packet is the next of its flow.
 fn take(flows: &mut [Flow], packet: &PacketBuf) {
     let bytes = packet.bytes();
     let ip = IpPacket::parse(bytes).unwrap();
@@ -145,43 +144,43 @@ fn flows_keep_packet_order() {
         (Mode::Tunnel, Family::V4, Family::V6, in_udp),
         (Mode::Transport, Family::V4, Family::V4, None),
     ] {
-        let mut wrapping = IpsecSetup { encap, ..IpsecSetup::new(mode, inner, outer) };
-        wrapping.window = 4096;
-        wrapping.settings.host = HostPort::SuperPackets { udp: UdpSuper::Taken };
-        let mut pair = TestGatewayPair::without_sas(&wrapping);
-        pair.add_sas(&wrapping, FIRST_SPI);
+        let mut setup = IpsecSetup { encap, ..IpsecSetup::new(mode, inner, outer) };
+        setup.window = 4096;
+        setup.settings.host = HostPort::SuperPackets { udp: UdpSuper::Taken };
+        let mut pair = TestGatewayPair::without_sas(&setup);
+        pair.add_sas(&setup, FIRST_SPI);
         // The wire keeps apart what has different workers, or brings all to one.
         for receivers in [1, WORKERS] {
-            carry(&wrapping, &pair, 105_000, receivers);
+            carry(&setup, &pair, 105_000, receivers);
         }
     }
 }
 
-fn is_train(packet: &PacketBuf) -> bool {
+fn is_burst(packet: &PacketBuf) -> bool {
     matches!(packet.segments, Segments::Burst { .. })
 }
 
-/// What left, as it comes to the other side: by a UDP socket in trains (`UDP_GRO`), by a raw one
+/// What left, as it comes to the other side: by a UDP socket in bursts (`UDP_GRO`), by a raw one
 /// packet by packet.
-fn arriving(wrapping: &IpsecSetup, packet: PacketBuf) -> Vec<PacketBuf> {
+fn arriving(setup: &IpsecSetup, packet: PacketBuf) -> Vec<PacketBuf> {
     match packet.udp {
-        Some(path) if wrapping.encap.is_some() => {
-            let mut train = packet;
-            train.udp = Some(UdpPath { local: path.remote, remote: path.local, ..path });
-            vec![train]
+        Some(path) if setup.encap.is_some() => {
+            let mut burst = packet;
+            burst.udp = Some(UdpPath { local: path.remote, remote: path.local, ..path });
+            vec![burst]
         }
         Some(_) | None => split_burst(&packet),
     }
 }
 
 /// At least `packets` packets from left to right.
-fn carry(wrapping: &IpsecSetup, pair: &TestGatewayPair, packets: usize, receivers: usize) {
+fn carry(setup: &IpsecSetup, pair: &TestGatewayPair, packets: usize, receivers: usize) {
     let (mut left, mut right) = (Workers::of(&pair.left), Workers::of(&pair.right));
     let mut rng = Rng::new(packets as u64 + receivers as u64);
     let mut flows = [Flow::default(); FLOWS as usize];
     let mut wires: [VecDeque<PacketBuf>; WORKERS] = Default::default();
-    let most = if wrapping.encap.is_some() { TRAINS_ON_THE_WIRE } else { ON_THE_WIRE };
-    let (mut sent, mut trains) = (0, 0);
+    let most = if setup.encap.is_some() { BURSTS_ON_THE_WIRE } else { ON_THE_WIRE };
+    let (mut sent, mut bursts) = (0, 0);
     while sent < packets || wires.iter().any(|wire| !wire.is_empty()) {
         let which = rng.below(WORKERS);
         if sent < packets && wires.iter().map(VecDeque::len).sum::<usize>() < most {
@@ -191,13 +190,13 @@ fn carry(wrapping: &IpsecSetup, pair: &TestGatewayPair, packets: usize, receiver
                 // Both kinds of flows with either worker.
                 let number = number + (number / WORKERS + which) % WORKERS;
                 let narrow = u16::try_from(number).unwrap();
-                let (packet, count) = next(wrapping, narrow, &mut flows[number], &mut rng);
+                let (packet, count) = next(setup, narrow, &mut flows[number], &mut rng);
                 sent += count;
                 batch.push(packet);
             }
             let leaving = left.outbound(which, batch);
-            trains += leaving.iter().filter(|packet| is_train(packet)).count();
-            wires[which].extend(leaving.into_iter().flat_map(|packet| arriving(wrapping, packet)));
+            bursts += leaving.iter().filter(|packet| is_burst(packet)).count();
+            wires[which].extend(leaving.into_iter().flat_map(|packet| arriving(setup, packet)));
         }
         let which = rng.below(WORKERS);
         let some = rng.below(wires[which].len() + 1).min(64);
@@ -209,7 +208,7 @@ fn carry(wrapping: &IpsecSetup, pair: &TestGatewayPair, packets: usize, receiver
     for flow in flows {
         assert!(flow.sent > 0 && flow.arrived == flow.sent, "{} of {}", flow.arrived, flow.sent);
     }
-    assert!(trains > 0);
+    assert!(bursts > 0);
     left.assert_none_is_lost();
     right.assert_none_is_lost();
 }
