@@ -136,7 +136,7 @@ impl FakeRoutes {
         HostView {
             addresses: self.own.iter().copied().collect(),
             mtu: 1500,
-            narrow: PathMtus::new(),
+            path_mtus: PathMtus::new(),
         }
     }
 
