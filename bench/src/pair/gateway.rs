@@ -14,10 +14,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use uxfrm_daemon::{
-    stat::{self, Listing},
-    upgrade::gateway_of,
-};
+use uxfrm_control_client::stat::{self, Listing};
+use uxfrm_daemon::upgrade::gateway_of;
 use uxfrm_io::Namespace;
 
 use super::interrupt::Interrupt;

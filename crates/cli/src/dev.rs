@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
 use serde::Serialize;
-use uxfrm_daemon::control::{self, ClientDialect};
+use uxfrm_control_client::{ClientDialect, connect_dialect, disable_timeout};
 use uxfrm_io::text_file;
 use uxfrm_offload::Profile;
 use uxfrm_offload::dev::{
@@ -105,13 +105,13 @@ fn attempt(words: &[String]) -> Result<ExitCode, Failure> {
     read_profile(&mut command)?;
     let only_flows = rest.first().is_some_and(|word| "flow".starts_with(word));
     let path = environment::enter(&options).map_err(Failure::Absent)?;
-    let socket = control::connect_dialect(path.as_deref(), ClientDialect::Devices)
+    let socket = connect_dialect(path.as_deref(), ClientDialect::Devices)
         .map_err(|error| Failure::Absent(format!("{error:#}")))?;
     let request = serde_json::to_vec(&command)?;
     send(socket.as_raw_fd(), &request, MsgFlags::MSG_NOSIGNAL)?;
     let printer = Printer { notation: options.style.notation, only_flows };
     if matches!(command, DevCommand::Events(_)) {
-        control::disable_timeout(&socket)?;
+        disable_timeout(&socket)?;
         printer.follow(&socket)?;
     } else {
         printer.print(&command, &socket)?;

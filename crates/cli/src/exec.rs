@@ -19,7 +19,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, anyhow, ensure};
-use uxfrm_daemon::control;
+use uxfrm_control_client::ensure_gateway;
 use uxfrm_io::seccomp;
 
 use crate::arguments::ExecOptions;
@@ -73,11 +73,10 @@ fn start(options: &ExecOptions) -> NotStarted {
     let Some((name, arguments)) = options.command.split_first() else {
         return NotStarted::by_us(anyhow!("which command? `uxfrm exec -- ip xfrm state`"));
     };
-    let library =
-        match control::ensure_gateway(options.control.as_deref()).and_then(|()| library::find()) {
-            Ok(library) => library,
-            Err(reason) => return NotStarted::by_us(reason),
-        };
+    let library = match ensure_gateway(options.control.as_deref()).and_then(|()| library::find()) {
+        Ok(library) => library,
+        Err(reason) => return NotStarted::by_us(reason),
+    };
     let program = match Program::find(name) {
         Ok(program) => program,
         Err(reason) => return NotStarted::by_command(reason),

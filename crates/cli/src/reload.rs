@@ -7,8 +7,8 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
-use uxfrm_daemon::control::{self, ClientDialect};
-use uxfrm_daemon::reload::{ReloadAnswer, ReloadRequest};
+use uxfrm_control_client::reload::{ReloadAnswer, ReloadRequest};
+use uxfrm_control_client::{ClientDialect, connect_dialect};
 
 use crate::arguments::{ReleaseOptions, ReloadOptions};
 
@@ -26,7 +26,7 @@ pub(crate) fn release(options: &ReleaseOptions) -> anyhow::Result<()> {
 }
 
 fn ask(request: ReloadRequest, control: Option<&Path>) -> anyhow::Result<()> {
-    let gateway = control::connect_dialect(control, ClientDialect::Reload)?;
+    let gateway = connect_dialect(control, ClientDialect::Reload)?;
     let bytes = serde_json::to_vec(&request)?;
     send(gateway.as_raw_fd(), &bytes, MsgFlags::MSG_NOSIGNAL).context("the gateway went away")?;
     let mut output = std::io::stdout().lock();

@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use uxfrm_daemon::stat::{self, Listing, Report};
+use uxfrm_control_client::stat::{self, Listing, Report};
 
 use crate::arguments::StatOptions;
 

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use nix::net::if_::{if_indextoname, if_nametoindex};
 use serde::Serialize as _;
-use uxfrm_daemon::control::{self, ClientDialect};
+use uxfrm_control_client::{ClientDialect, connect_dialect};
 use uxfrm_link::{
     Error, FouAction, FouPort, LinkAction, LinkFilter, TunnelCommand, TunnelLink, help,
     json::{self, Json},
@@ -168,7 +168,7 @@ fn batch(path: &Path, options: &CliOptions) -> Result<ExitCode, Failure> {
 fn run(command: &TunnelCommand, options: &CliOptions) -> Result<(), Failure> {
     let (spoken, printer) = (spoken(command), Printer { options });
     let path = environment::enter(options).map_err(Failure::Absent)?;
-    let socket = control::connect_dialect(path.as_deref(), spoken)
+    let socket = connect_dialect(path.as_deref(), spoken)
         .map_err(|error| Failure::Absent(format!("{error:#}")))?;
     let mut gateway = Connection::new(socket);
     match command {

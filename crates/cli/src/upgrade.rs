@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
-use uxfrm_daemon::control::{self, ClientDialect};
-use uxfrm_daemon::upgrade::{UpgradeAnswer, UpgradeRequest};
+use uxfrm_control_client::upgrade::{UpgradeAnswer, UpgradeRequest};
+use uxfrm_control_client::{ClientDialect, connect_dialect, disable_timeout};
 
 use crate::arguments::UpgradeOptions;
 
@@ -17,9 +17,9 @@ const LARGEST: usize = 64 * 1024;
 
 pub(crate) fn execute(options: &UpgradeOptions) -> anyhow::Result<()> {
     let binary = options.binary.as_deref().map(whole).transpose()?;
-    let gateway = control::connect_dialect(options.control.as_deref(), ClientDialect::Upgrade)?;
+    let gateway = connect_dialect(options.control.as_deref(), ClientDialect::Upgrade)?;
     // The gateway itself has a timeout for the new process.
-    control::disable_timeout(&gateway)?;
+    disable_timeout(&gateway)?;
     let request = serde_json::to_vec(&UpgradeRequest { binary })?;
     send(gateway.as_raw_fd(), &request, MsgFlags::MSG_NOSIGNAL).context("the gateway went away")?;
     let mut buffer = vec![0; LARGEST];

@@ -6,7 +6,7 @@ use std::io::{self, Read, Stderr, StdoutLock, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use uxfrm_daemon::control;
+use uxfrm_control_client::connect;
 use uxfrm_xfrm::grammar::CliOptions;
 use uxfrm_xfrm::help;
 use uxfrm_xfrm::session::{self, SessionEnvironment};
@@ -39,7 +39,7 @@ struct Terminal {
 impl SessionEnvironment for Terminal {
     fn connect(&mut self, options: &CliOptions, groups: u32) -> Result<OwnedFd, String> {
         let path = environment::enter(options)?;
-        control::connect(path.as_deref(), groups).map_err(|error| format!("{error:#}"))
+        connect(path.as_deref(), groups).map_err(|error| format!("{error:#}"))
     }
 
     fn output(&mut self) -> &mut dyn Write {

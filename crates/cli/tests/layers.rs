@@ -15,7 +15,7 @@ const LAYERS: &[&[&str]] = &[
     &["uxfrm-crypto"],
     &["uxfrm-engine"],
     &["uxfrm-tunnel", "uxfrm-offload", "uxfrm-netlink"],
-    &["uxfrm-xfrm", "uxfrm-link"],
+    &["uxfrm-xfrm", "uxfrm-link", "uxfrm-control-client"],
     &["uxfrm-runtime"],
     &["uxfrm"],
     &["uxfrm-daemon"],

@@ -18,3 +18,6 @@ pub mod greeting;
 pub mod mailbox;
 pub mod socket_trust;
 mod sync;
+
+/// The abstract name of the socket that tells a gateway's counters.
+pub const STAT_NAME: &[u8] = b"uxfrm/stat";

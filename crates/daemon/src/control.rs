@@ -10,13 +10,12 @@
 //! messages and is told so (`ENOBUFS`, as `net/netlink/af_netlink.c: netlink_overrun` does).
 
 mod busy_poll;
-pub mod client;
 mod handover;
 mod listener;
 mod refusal;
 mod session;
 pub(crate) mod socket_owner;
-pub mod stats_socket;
+pub(crate) mod stats_socket;
 pub(crate) mod wake_clients;
 mod xfrm_server;
 
@@ -40,8 +39,6 @@ use zeroize::Zeroize as _;
 
 use crate::protocol::{ClientId, DumpProgress, Outbox, Protocol};
 use busy_poll::follow_up::FollowUp;
-pub(crate) use client::trust;
-pub use client::{ClientDialect, connect, connect_dialect, disable_timeout, ensure_gateway};
 use listener::{Accepted, Listener};
 pub(crate) use session::SavedSession;
 use session::Session;

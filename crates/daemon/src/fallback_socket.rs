@@ -1,16 +1,12 @@
 //! Socket files used when another user owns uxfrm's abstract names
-//! ([`uxfrm_control::fallback_socket`]): made by gateways, found by clients.
+//! ([`uxfrm_control::fallback_socket`]), as a gateway makes them.
 
 use std::{
-    ffi::OsStr,
     fs::{self, File, Permissions},
     io,
     os::{
         fd::{AsRawFd as _, OwnedFd},
-        unix::{
-            ffi::OsStrExt as _,
-            fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
-        },
+        unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
     },
     path::{Path, PathBuf},
 };
@@ -21,10 +17,9 @@ use nix::{
     sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket},
     unistd::Uid,
 };
-use uxfrm_control::{
-    fallback_socket::{DIRECTORY, LENGTH, NAMESPACE, path},
-    greeting::NAME,
-};
+use uxfrm_control::{fallback_socket::DIRECTORY, greeting::NAME};
+use uxfrm_control_client::fallback_socket::file;
+pub(crate) use uxfrm_control_client::fallback_socket::find;
 
 /// Mode bits by which others than the owner may write.
 const SHARED: u32 = 0o022;
@@ -50,12 +45,6 @@ impl Drop for SocketFile {
         // Nothing connects to what is left behind, and the next gateway removes it.
         let _gone = fs::remove_file(&self.0);
     }
-}
-
-/// Where a client looks for the gateway that has `name` in this thread's network namespace, before
-/// it looks there; `None` where no gateway has ever needed to be elsewhere.
-pub(crate) fn find(name: &[u8]) -> Option<PathBuf> {
-    Path::new(DIRECTORY).exists().then(|| file(name).ok()).flatten()
 }
 
 /// Where a gateway may bind a socket of a kind in the place of `name`, which a stranger has.
@@ -128,13 +117,6 @@ fn ours_alone(directory: &Path) -> io::Result<()> {
     let (found, own) = (fs::symlink_metadata(directory)?, Uid::effective().as_raw());
     let safe = found.is_dir() && found.uid() == own && found.mode() & SHARED == 0;
     if safe { Ok(()) } else { Err(Errno::EPERM.into()) }
-}
-
-fn file(name: &[u8]) -> io::Result<PathBuf> {
-    let namespace = fs::metadata(NAMESPACE)?.ino();
-    let mut bytes = [0; LENGTH];
-    let length = path(namespace, name, &mut bytes).ok_or(Errno::ENAMETOOLONG)?;
-    Ok(OsStr::from_bytes(&bytes[..length]).into())
 }
 
 /// Connects to whoever listens, without waiting for room in its queue, which may never be.

@@ -2,7 +2,7 @@
 //!
 //! [`gateway::run`] is `uxfrm run`: databases from [`batch`] files named by a [`config`] file, a
 //! TUN and routes that bring the host's traffic to it (host mode), workers that carry it, tunnels,
-//! and a socket that tells the counters ([`stat`]).
+//! and a socket that tells the counters. What talks to it is in `uxfrm_control_client`.
 //!
 //! | floor | modules |
 //! | --- | --- |
@@ -12,8 +12,8 @@
 //! | 2 | [`batch`] |
 //! | 3 | `routes`, `ports`, `inline`, `firewall`, `devices`, `tunnels`, in this order |
 //! | 4 | `reconcile` |
-//! | 5 | [`control`] |
-//! | 6 | `sandbox`, [`reload`], [`upgrade`], in this order |
+//! | 5 | `control` |
+//! | 6 | `sandbox`, `reload`, [`upgrade`], in this order |
 //! | 7 | [`gateway`] |
 #![forbid(unsafe_code)]
 
@@ -38,9 +38,9 @@ mod tunnels;
 
 mod reconcile;
 
-pub mod control;
+mod control;
 
-pub mod reload;
+mod reload;
 mod sandbox;
 pub mod upgrade;
 
@@ -49,7 +49,6 @@ pub mod gateway;
 #[cfg(test)]
 mod simulation;
 
-pub use control::client::stat;
 pub use gateway::boot;
 #[cfg(any(test, fuzzing))]
 pub use reconcile::sequences::decode_journal;

@@ -14,7 +14,7 @@ mod tunnels;
 
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use uxfrm_control_client::reload::{ReloadAnswer, ReloadRequest};
 use uxfrm_engine::{ChangeSet, Database, Error as Refused, PolicyChange};
 
 use crate::{
@@ -26,31 +26,6 @@ use crate::{
     tunnels::{TunnelService, TunnelSpec},
 };
 use diff::Difference;
-
-/// What a client asks, as JSON.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ReloadRequest {
-    /// What would be done.
-    Show,
-    /// Do it.
-    Apply,
-    /// Let go of what is held from the last run, and read nothing.
-    Release,
-}
-
-/// What it is answered, as JSON, one after the other up to [`ReloadAnswer::Done`] or
-/// [`ReloadAnswer::Failed`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ReloadAnswer {
-    /// What was done or would be: `+` came, `~` changed, `-` went, `!` waits for the next start.
-    Lines(Vec<String>),
-    /// That was all.
-    Done,
-    /// Why nothing was done, or what of it was not.
-    Failed(String),
-}
 
 /// Lines of one answer.
 const LINES: usize = 256;
@@ -107,7 +82,7 @@ impl Reload {
         &self.plan
     }
 
-    /// Reads the files again and does what they ask for; with [`Request::Show`] only says so.
+    /// Reads the files again and does what they ask for; with [`ReloadRequest::Show`] only says so.
     pub(crate) fn answer(&mut self, request: ReloadRequest, targets: Targets<'_>) -> Outcome {
         let done = match request {
             ReloadRequest::Show | ReloadRequest::Apply => self.attempt(request, targets),

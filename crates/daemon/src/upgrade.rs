@@ -28,42 +28,12 @@ mod successor;
 mod supervisor;
 mod trust;
 
-use std::path::PathBuf;
-
-use serde::{Deserialize, Serialize};
-
 pub(crate) use channel::Supervisor;
 pub(crate) use orphans::GATEWAY;
 pub use orphans::gateway_of;
 pub(crate) use predecessor::{HandoverSource, Obstacle, Upgrade};
-pub(crate) use successor::{Successor, TakenOver};
+pub(crate) use successor::{Successor, TakenOver, takeover_answer};
 pub use supervisor::{Launch, supervise};
-
-/// What a client asks, as JSON.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub struct UpgradeRequest {
-    /// The program that is to take over; `None` for the file that the running one was started from.
-    pub binary: Option<PathBuf>,
-}
-
-/// What it is answered, as JSON.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum UpgradeAnswer {
-    /// Another process has taken over: its release and number, and for how many microseconds nobody
-    /// carried packets.
-    Done {
-        /// The release.
-        release: String,
-        /// The process.
-        process: u32,
-        /// Packets waited in the kernel's queues for so long.
-        gap_microseconds: u64,
-    },
-    /// The gateway runs on as it was, and why.
-    Failed(String),
-}
 
 /// The release of this program.
 pub(crate) const RELEASE: &str = env!("CARGO_PKG_VERSION");

@@ -22,15 +22,14 @@ use nix::{
     sys::socket::{Backlog, SockType, UnixAddr, getsockopt, listen, sockopt::PeerCredentials},
     unistd::Uid,
 };
+use uxfrm_control::STAT_NAME;
+use uxfrm_control_client::check_listener;
 use uxfrm_engine::{CacheStats, DropCounts, SharedCacheStats};
 
 use crate::{
-    control::{socket_owner::SocketOwner, trust},
+    control::socket_owner::SocketOwner,
     fallback_socket::{self, SocketFile},
 };
-
-/// The abstract name of the socket.
-pub(super) const NAME: &[u8] = b"uxfrm/stat";
 
 /// What the socket is called in the descriptor store.
 pub(crate) const DESCRIPTOR: &str = "stat";
@@ -73,18 +72,17 @@ impl StatSocket {
     /// `EADDRINUSE` when another gateway runs in this namespace.
     pub(crate) fn open() -> io::Result<Self> {
         // One that found the name taken when it started may have outlived who had it.
-        if fallback_socket::find(NAME).is_some_and(|file| UnixStream::connect(file).is_ok()) {
+        if fallback_socket::find(STAT_NAME).is_some_and(|file| UnixStream::connect(file).is_ok()) {
             return Err(io::ErrorKind::AddrInUse.into());
         }
-        match UnixListener::bind_addr(&SocketAddr::from_abstract_name(NAME)?) {
+        match UnixListener::bind_addr(&SocketAddr::from_abstract_name(STAT_NAME)?) {
             Ok(listener) => {
-                fallback_socket::sweep(NAME, SockType::Stream);
+                fallback_socket::sweep(STAT_NAME, SockType::Stream);
                 Self::of(listener, None)
             }
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => match holder()? {
-                NameHolder::Stranger => {
-                    Self::open_elsewhere().map_err(|error| fallback_socket::refused(NAME, &error))
-                }
+                NameHolder::Stranger => Self::open_elsewhere()
+                    .map_err(|error| fallback_socket::refused(STAT_NAME, &error)),
                 NameHolder::Ours => Err(error),
                 NameHolder::Gateway(owner) => {
                     Err(io::Error::new(io::ErrorKind::AddrInUse, owner.to_string()))
@@ -112,7 +110,7 @@ impl StatSocket {
 
     fn open_elsewhere() -> io::Result<Self> {
         let _alone = fallback_socket::lock()?;
-        let path = fallback_socket::make(NAME, SockType::Stream)?;
+        let path = fallback_socket::make(STAT_NAME, SockType::Stream)?;
         let listener = UnixListener::bind(&path)?;
         tracing::warn!(
             ?path,
@@ -156,10 +154,10 @@ enum NameHolder {
 }
 
 fn holder() -> io::Result<NameHolder> {
-    let address = UnixAddr::new_abstract(NAME)?;
+    let address = UnixAddr::new_abstract(STAT_NAME)?;
     for _ in 0..LOOKS {
         match fallback_socket::probe(&address, SockType::Stream) {
-            Ok(stream) if trust(&stream).is_ok() => return Ok(NameHolder::Ours),
+            Ok(stream) if check_listener(&stream).is_ok() => return Ok(NameHolder::Ours),
             Ok(stream) => {
                 return Ok(
                     SocketOwner::of(&stream).map_or(NameHolder::Stranger, NameHolder::Gateway)

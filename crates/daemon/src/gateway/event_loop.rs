@@ -4,6 +4,7 @@ use std::{os::fd::AsFd as _, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use sd_notify::NotifyState;
+use uxfrm_control_client::reload::ReloadRequest;
 use uxfrm_engine::DropCounts;
 use uxfrm_io::{
     heap,
@@ -23,7 +24,6 @@ use crate::{
     },
     gateway::housekeeping::{AcquireProgress, Housekeeping},
     protocol::Outbox,
-    reload::{self},
 };
 
 /// What the gateway waits for.
@@ -158,7 +158,7 @@ impl Gateway {
             self.notify(&[NotifyState::Reloading, since]);
         }
         let mut serving = self.serving();
-        let mut reload = |outbox: &mut Outbox| serving.reload(reload::ReloadRequest::Apply, outbox);
+        let mut reload = |outbox: &mut Outbox| serving.reload(ReloadRequest::Apply, outbox);
         let outcome = match control {
             Some(control) => control.publish(reload),
             None => reload(&mut Outbox::default()),

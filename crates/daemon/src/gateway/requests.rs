@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use uxfrm_control::greeting::Dialect;
+use uxfrm_control_client::reload::{ReloadAnswer, ReloadRequest};
 use uxfrm_engine::{Database, Event, Moment};
 use uxfrm_io::poll::Poller;
 
@@ -113,11 +114,7 @@ impl RequestHandler<'_> {
     }
 
     /// Reads files again, and tells listeners what that changed.
-    pub(crate) fn reload(
-        &mut self,
-        request: reload::ReloadRequest,
-        outbox: &mut Outbox,
-    ) -> Outcome {
+    pub(crate) fn reload(&mut self, request: ReloadRequest, outbox: &mut Outbox) -> Outcome {
         // What others asked for in this round is theirs, whatever comes of this.
         self.commit(outbox);
         let Self { database, reconciler, tunnels, at_exit, .. } = self;
@@ -134,7 +131,7 @@ impl RequestHandler<'_> {
         let answers: Vec<_> = match serde_json::from_slice(datagram) {
             Ok(request) => self.reload(request, outbox).answers().collect(),
             Err(error) => {
-                vec![reload::ReloadAnswer::Failed(format!("that is no request: {error}"))]
+                vec![ReloadAnswer::Failed(format!("that is no request: {error}"))]
             }
         };
         for answer in answers {

@@ -3,6 +3,7 @@
 use std::{os::fd::AsFd as _, path::Path, sync::Arc};
 
 use anyhow::Context as _;
+use uxfrm_control_client::upgrade::UpgradeAnswer;
 use uxfrm_engine::{DropReason, Drops};
 use uxfrm_io::{
     fd_channel::FdChannel,
@@ -69,7 +70,7 @@ pub(super) fn take_over(
         gateway.prepared.wait_with(waiting);
     }
     gateway.start(&config, PreviousGateway::Runs)?;
-    let answer = upgrade::UpgradeAnswer::done(rested);
+    let answer = upgrade::takeover_answer(rested);
     stat.take_listener_over()?;
     gateway.note_dropped(DropReason::OutWaitFull, left);
     gateway.upgrade = Upgrade::under(Some(supervisor));
@@ -117,7 +118,7 @@ fn build_successor(
     Ok((gateway, stat, control))
 }
 
-fn tell(outbox: &mut Outbox, client: ClientId, answer: &upgrade::UpgradeAnswer) {
+fn tell(outbox: &mut Outbox, client: ClientId, answer: &UpgradeAnswer) {
     // It has no maps, the only thing that may not be had as JSON.
     outbox.send(client, serde_json::to_vec(answer).unwrap_or_default());
 }
@@ -155,7 +156,7 @@ impl Gateway {
     fn hand_over(
         &mut self,
         control: &mut Control,
-    ) -> anyhow::Result<Option<(ClientId, upgrade::UpgradeAnswer)>> {
+    ) -> anyhow::Result<Option<(ClientId, UpgradeAnswer)>> {
         control.settle(&mut self.serving());
         self.run_housekeeping(Some(control));
         self.policy_saver.rest();

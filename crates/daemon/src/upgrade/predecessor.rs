@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail, ensure};
+use uxfrm_control_client::upgrade::{UpgradeAnswer, UpgradeRequest};
 use uxfrm_engine::{
     Action, Database, DefaultActions, DropCounts, DropReason, Event, Moment, PolicyCursor,
     PolicyEntry, Sa,
@@ -20,7 +21,7 @@ use uxfrm_runtime::{PausedWorker, WorkerThread};
 use zeroize::Zeroizing;
 
 use super::{
-    Supervisor, UpgradeAnswer, UpgradeRequest,
+    Supervisor,
     channel::Order,
     manifest::{
         self, DEVICES, Finals, Hello, Manifest, SessionHandover, TUNNELS, TablesConfig, VERSION,

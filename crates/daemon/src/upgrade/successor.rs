@@ -3,6 +3,7 @@
 use std::{fmt::Display, net::IpAddr, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, bail, ensure};
+use uxfrm_control_client::upgrade::UpgradeAnswer;
 use uxfrm_engine::{
     Action, Database, DefaultActions, DropReason, Drops, Moment, Sa, WaitingPacket,
 };
@@ -10,7 +11,7 @@ use uxfrm_io::fd_channel::FdChannel;
 use uxfrm_netlink::{NetlinkMessages, RestoredItem};
 
 use super::{
-    RELEASE, UpgradeAnswer,
+    RELEASE,
     manifest::{self, Finals, Hello, Manifest, TAKES, VERSION, Verdict, receive_with_descriptors},
     predecessor::{client_name, place, policies},
     queued_packets::QueuedPackets,
@@ -257,15 +258,13 @@ pub(super) fn written(
     FileOwned::restored(states, ages, defaults)
 }
 
-impl UpgradeAnswer {
-    /// This process carries packets, which have waited since workers came to rest.
-    pub(crate) fn done(rested: Moment) -> Self {
-        let gap = now().since(rested).as_micros();
-        Self::Done {
-            release: RELEASE.to_owned(),
-            process: std::process::id(),
-            gap_microseconds: u64::try_from(gap).unwrap_or(u64::MAX),
-        }
+/// This process carries packets, which have waited since workers came to rest.
+pub(crate) fn takeover_answer(rested: Moment) -> UpgradeAnswer {
+    let gap = now().since(rested).as_micros();
+    UpgradeAnswer::Done {
+        release: RELEASE.to_owned(),
+        process: std::process::id(),
+        gap_microseconds: u64::try_from(gap).unwrap_or(u64::MAX),
     }
 }
 

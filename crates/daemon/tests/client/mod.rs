@@ -10,7 +10,7 @@ mod tunnels;
 #[cfg(not(fuzzing))]
 pub(crate) use seeds::seeds;
 use uxfrm_control::greeting::{Dialect, Greeting};
-use uxfrm_daemon::reload;
+use uxfrm_control_client::reload;
 
 /// The first byte tells what the others are: a greeting, what happens on a shared page, datagrams
 /// for the family `fou`, a request about a link, commands and answers of `uxfrm dev`, a device's

@@ -1,8 +1,6 @@
 //! The client's end: a connection to the gateway of this network namespace, once it is known to be
 //! trustworthy.
 
-pub mod stat;
-
 use std::{
     ffi::OsStr,
     fs, io,
@@ -33,7 +31,7 @@ use uxfrm_control::{
 };
 use uxfrm_netlink::SocketOptions;
 
-use crate::fallback_socket;
+use crate::{fallback_socket, stat};
 
 /// How long a gateway may take to welcome us.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -62,12 +60,12 @@ pub enum ClientDialect {
     Generic,
     /// `NETLINK_ROUTE`: tunnels as links.
     Route,
-    /// `uxfrm dev`: a [`Command`](uxfrm_offload::dev::DevCommand) as JSON in each datagram, and
-    /// answers.
+    /// `uxfrm dev`: a `DevCommand` of `uxfrm_offload` as JSON in each datagram, and answers.
     Devices,
-    /// `uxfrm reload`: a [`Request`](crate::reload::ReloadRequest) as JSON, and answers.
+    /// `uxfrm reload`: a [`ReloadRequest`](crate::reload::ReloadRequest) as JSON, and answers.
     Reload,
-    /// `uxfrm upgrade`: a [`Request`](crate::upgrade::UpgradeRequest) as JSON, and an answer.
+    /// `uxfrm upgrade`: an
+    /// [`UpgradeRequest`](crate::upgrade::UpgradeRequest) as JSON, and an answer.
     Upgrade,
 }
 
@@ -185,7 +183,7 @@ fn dial(path: Option<&Path>) -> io::Result<UnixDatagram> {
 
 fn dial_trusted(address: &UnixAddr) -> io::Result<UnixDatagram> {
     let socket = dial_address(address)?;
-    trust(&socket)?;
+    check_listener(&socket)?;
     Ok(socket)
 }
 
@@ -224,7 +222,7 @@ fn dial_address(address: &UnixAddr) -> io::Result<UnixDatagram> {
 ///
 /// # Errors
 /// `PermissionDenied`, and who has it.
-pub(crate) fn trust(socket: &impl AsFd) -> io::Result<()> {
+pub fn check_listener(socket: &impl AsFd) -> io::Result<()> {
     let listener = getsockopt(socket, PeerCredentials)?.uid();
     if is_gateway_user(listener, Uid::effective().as_raw())
         || is_owner_of_run_directory(listener, look)

@@ -9,8 +9,9 @@ use std::{
 use anyhow::Context as _;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
-use super::trust;
-use crate::{control::stats_socket::NAME, fallback_socket};
+use uxfrm_control::STAT_NAME;
+
+use crate::{connection::check_listener, fallback_socket};
 
 /// How long a gateway may take to answer, as on its control socket.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -20,7 +21,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 pub enum Listing {
     /// The 32 lines of `/proc/net/xfrm_stat`.
     Kernel,
-    /// One line for each [`DropReason`](uxfrm_engine::DropReason).
+    /// One line for each `DropReason`.
     Reasons,
     /// A table: what each worker's flow caches hold and did.
     Caches,
@@ -76,12 +77,12 @@ pub(crate) fn is_there() -> bool {
 
 /// A connection to this network namespace's gateway, and not to somebody who only has its name.
 fn dial() -> anyhow::Result<UnixStream> {
-    let elsewhere = fallback_socket::find(NAME).and_then(|file| UnixAddr::new(&file).ok());
+    let elsewhere = fallback_socket::find(STAT_NAME).and_then(|file| UnixAddr::new(&file).ok());
     let elsewhere = elsewhere.and_then(|address| dial_address(&address).ok());
-    if let Some(server) = elsewhere.filter(|server| trust(server).is_ok()) {
+    if let Some(server) = elsewhere.filter(|server| check_listener(server).is_ok()) {
         return Ok(server);
     }
-    let server = dial_address(&UnixAddr::new_abstract(NAME)?).map_err(|error| {
+    let server = dial_address(&UnixAddr::new_abstract(STAT_NAME)?).map_err(|error| {
         if error.kind() == io::ErrorKind::WouldBlock {
             return unanswered(&error);
         }
@@ -89,7 +90,7 @@ fn dial() -> anyhow::Result<UnixStream> {
             "no uxfrm runs in this network namespace (start one with `uxfrm run CONFIG.toml`)",
         )
     })?;
-    trust(&server).context("it is no uxfrm that answers in this network namespace")?;
+    check_listener(&server).context("it is no uxfrm that answers in this network namespace")?;
     Ok(server)
 }
 
