@@ -9,7 +9,7 @@
 //! and the next start replaces it.
 //!
 //! The chains are where XFRM asks: `in` on the way to a socket, `fwd` on the way through the host.
-//! PoliciesBefore all of `in` pass, whatever the policies say, what brings protected packets here
+//! Before all of `in` pass, whatever the policies say, what brings protected packets here
 //! and what finds the way to the neighbour: loopback, ESP, AH, UDP to IKE's ports and ours, IPv6
 //! neighbour and router discovery. In Linux, too, ESP passes unchecked and IKE daemons' sockets are
 //! exempt; neighbour discovery is not, and a policy from host to host that forgets it cuts IPv6
@@ -28,9 +28,12 @@
 
 mod chain;
 mod chain_kind;
+mod conditions;
 mod counter;
+mod default_rules;
 mod divert;
 mod error;
+mod exempt;
 mod fragments;
 mod group;
 pub(crate) mod host_bypass;
@@ -57,7 +60,7 @@ use chain::PlacementError;
 use chain_kind::ChainKind;
 use counter::Counter;
 use error::{ApplyError, KernelState};
-use rules::RulesetContext;
+use exempt::RulesetContext;
 use ruleset_state::{PlacementFailure, RulesetState, STEPS};
 
 /// The guard of one gateway: its table in the kernel's packet filter.
@@ -322,7 +325,7 @@ impl<F: PacketFilter> Firewall<F> {
         changes.len() >= MANY_AT_ONCE && self.leads() && {
             let come = changes.iter().map(|change| match change {
                 PolicyChange::Added(entry) if entry.direction() == Direction::Out => {
-                    let of_part = |part| rules::of_policy(part, &entry.policy()).1.len();
+                    let of_part = |part| conditions::of_policy(part, &entry.policy()).1.len();
                     of_part(ChainKind::Out).max(of_part(ChainKind::Way))
                 }
                 PolicyChange::Added(_) | PolicyChange::Removed(_) => 0,

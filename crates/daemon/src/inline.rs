@@ -5,7 +5,7 @@
 //!              └─▶ host's stack: a packet filter table drops what is not for the host
 //! ```
 //!
-//! InlineAttachments host mode, not in its place: the host's own packets to protected destinations
+//! It is beside host mode, not in its place: the host's own packets to protected destinations
 //! still go through the TUN, and what is decrypted for the host comes back by it. Up: the host's
 //! stack is kept out first, so that no packet is forwarded twice or by the kernel alone. After a
 //! crash it stays out, and nothing passes between the devices until the next start.

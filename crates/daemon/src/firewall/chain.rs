@@ -4,8 +4,7 @@ use uxfrm_engine::{PolicyEntry, PolicyKind, PolicyPrecedence, Spd};
 use uxfrm_io::nftables::{Rule, RuleId, RuleVerdict, Set, TableChange};
 
 use super::{
-    chain_kind::ChainKind,
-    divert,
+    chain_kind::{ChainKind, DIVERT},
     group::{Group, GroupVerdict},
     run::{Alternative, Outcome, Run, RunBounds},
     split_run::{PoliciesBefore, RunSide, SplitPoint},
@@ -25,7 +24,7 @@ pub(super) struct Chain {
 /// Why a policy can't be sorted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PlacementError {
-    /// One parts a run. PolicyEffect there is, is as it was.
+    /// One splits a run. Nothing has changed.
     Parted,
     /// One is not where it was thought to be.
     Lost,
@@ -73,7 +72,7 @@ impl Chain {
             self.runs.push(Run::new(outcome, place));
         }
         let Some(run) = self.runs.last_mut() else { return };
-        run.ensure_gateway(place);
+        run.extend_to(place);
         for alternative in alternatives {
             let (group, key) = run.group(alternative);
             group.put(&key);
@@ -92,7 +91,7 @@ impl Chain {
         if !sorted.is_made {
             sorted.moved.push((sorted.run, run.ends()));
         }
-        run.ensure_gateway(place);
+        run.extend_to(place);
         put(run, alternatives);
         Ok(sorted)
     }
@@ -117,7 +116,7 @@ impl Chain {
         alternatives: &[Alternative],
     ) -> Result<(), PlacementError> {
         undo(self.runs.get_mut(sorted.run).ok_or(PlacementError::Lost)?, alternatives, take)?;
-        // PolicyEffect is empty may have rules in the kernel; a run that was made has none yet.
+        // An empty run may have rules in the kernel; one that was made has none yet.
         if sorted.is_made {
             self.runs.remove(sorted.run);
         }
@@ -174,10 +173,10 @@ impl Chain {
         for (place, alternatives) in before.side(spd, context, side) {
             take(run, &alternatives)?;
             put(&mut moved, &alternatives);
-            moved.ensure_gateway(place);
+            moved.extend_to(place);
         }
         let (run, moved_to) = match side {
-            RunSide::PoliciesBefore => {
+            RunSide::Before => {
                 run.begin_at(first);
                 (at + 1, at)
             }
@@ -349,7 +348,7 @@ impl Chain {
                 GroupVerdict { counter: Some(reason.as_str()), verdict: RuleVerdict::Drop }
             }
             (Outcome::Divert, _) => {
-                GroupVerdict { counter: None, verdict: RuleVerdict::Goto(divert::DIVERT) }
+                GroupVerdict { counter: None, verdict: RuleVerdict::Goto(DIVERT) }
             }
             (Outcome::Pass, PolicyKind::Sub) if self.part.is_of_whole() => {
                 GroupVerdict { counter: None, verdict: RuleVerdict::Accept }
@@ -399,7 +398,7 @@ fn undo(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PolicyEffect {
     Passes,
-    /// PolicyEffect drops, and what leads to uxfrm: it does not leave plain either.
+    /// Those that drop, and those that divert: nothing leaves plain by these either.
     Drops,
 }
 

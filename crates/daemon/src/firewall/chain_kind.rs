@@ -2,21 +2,24 @@
 
 use uxfrm_engine::{Direction, PolicyKind};
 
-/// PolicyEffect of the policies a chain says. Those `out` are said twice: which way a packet takes,
+/// The chain that marks.
+pub(super) const DIVERT: &str = "divert";
+
+/// What of the policies a chain says. Those `out` are said twice: which way a packet takes,
 /// and behind that what may leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChainKind {
-    /// PolicyEffect comes in plain.
+    /// What comes in plain.
     In,
-    /// PolicyEffect is forwarded plain.
+    /// What is forwarded plain.
     Forward,
     /// Plain fragments to the host that only their whole datagram can be judged by.
     WholeIn,
     /// The same of those that are forwarded.
     WholeForward,
-    /// PolicyEffect is about to leave past the TUN.
+    /// What is about to leave past the TUN.
     Out,
-    /// PolicyEffect is to be led into the TUN.
+    /// What is to be led into the TUN.
     Way,
 }
 

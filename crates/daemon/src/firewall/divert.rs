@@ -16,53 +16,16 @@
 //! Fragments have ports in the first one alone. Where a policy asks for ports all of them go to the
 //! TUN, and uxfrm judges the whole datagram; of IPv6 also where it asks for a protocol.
 
-use uxfrm_engine::{Action, Policy, Selector};
+use uxfrm_engine::PolicyKind;
 use uxfrm_io::nftables::{Chain, Condition, Hook, Rule, RuleVerdict};
 
 use crate::config::DIVERTED;
 
 use super::{
-    chain_kind::ChainKind,
-    rules::{self, RulesetContext, accept},
+    chain_kind::{ChainKind, DIVERT},
+    exempt::{self, RulesetContext, accept},
     ruleset_state::RulesetState,
-    run::{Alternative, Outcome},
-    upper_layer,
 };
-use uxfrm_engine::PolicyKind;
-use uxfrm_packet::Version;
-
-/// The chain that marks.
-pub(super) const DIVERT: &str = "divert";
-
-/// Whether packets go to uxfrm that a policy is for: it has all that is not simply let pass.
-pub(super) fn outcome(policy: &Policy) -> Outcome {
-    let passes = policy.action == Action::Allow && policy.templates.is_empty();
-    if passes { Outcome::Pass } else { Outcome::Divert }
-}
-
-/// What a packet must meet besides addresses: one of the lists. Of IPv6 only a first fragment tells
-/// the protocol where extension headers stand before it.
-pub(super) fn upper(selector: &Selector, version: Version, outcome: Outcome) -> Vec<Alternative> {
-    let mut all = upper_layer::alternatives(selector);
-    let asks_for_ports = selector.source_port.mask != 0 || selector.destination_port.mask != 0;
-    let protocol = (selector.protocol != 0).then(|| Condition::protocol(selector.protocol));
-    let fragment = Condition::fragment(version);
-    match (outcome, version) {
-        (Outcome::Pass, _) if asks_for_ports => {
-            all.iter_mut().for_each(|conditions| conditions.push(Condition::whole(version)));
-        }
-        (Outcome::Drop(_) | Outcome::Divert, Version::V6)
-            if asks_for_ports || protocol.is_some() =>
-        {
-            all.push(vec![fragment]);
-        }
-        (Outcome::Drop(_) | Outcome::Divert, Version::V4) if asks_for_ports => {
-            all.push(protocol.into_iter().chain([fragment]).collect());
-        }
-        (Outcome::Pass | Outcome::Drop(_) | Outcome::Divert, Version::V4 | Version::V6) => {}
-    }
-    all
-}
 
 /// The chains, with the policies as they are laid out.
 pub(super) fn chains(context: &RulesetContext, layout: &RulesetState) -> Vec<Chain> {
@@ -70,7 +33,7 @@ pub(super) fn chains(context: &RulesetContext, layout: &RulesetState) -> Vec<Cha
     let jump = |to| Rule { verdict: RuleVerdict::Jump(to), ..accept(Vec::new()) };
     let mut of_sub = layout.rules(ChainKind::Way, PolicyKind::Sub);
     of_sub.push(jump(main));
-    let mut leaving: Vec<_> = rules::leaving(context).collect();
+    let mut leaving: Vec<_> = exempt::leaving(context).collect();
     leaving.push(jump(way));
     let chain = |name, hook, rules| Chain { name, hook, rules };
     vec![

@@ -75,7 +75,7 @@ impl Group {
         known
     }
 
-    /// PoliciesBefore the first key of a change: nothing has been asked for it.
+    /// Before the first key of a change: nothing has been asked for it.
     fn begin(&mut self) {
         if self.touched.is_empty() {
             self.before = None;

@@ -20,7 +20,7 @@ use uxfrm_io::nftables::{Error, PacketFilter, Rule, RuleId, Set, TableChange};
 use super::{
     chain::{Chain, PlacementError, PolicyEffect, RunSplit, Sorted},
     chain_kind::ChainKind,
-    rules,
+    conditions, default_rules,
     split_run::PoliciesBefore,
 };
 
@@ -51,7 +51,7 @@ impl PartChange<'_> {
     }
 }
 
-/// Why changes can't be sorted in. PolicyEffect there is, is as it was, unless something was lost.
+/// Why changes can't be sorted in. Nothing has changed unless something was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PlacementFailure {
     /// A policy parts a run: the number of its change, where one that several parts follow counts
@@ -95,11 +95,11 @@ impl Alternatives {
     }
 }
 
-/// PolicyEffect sorting a change in has done.
+/// What sorting a change in has done.
 #[derive(Debug)]
 pub(super) enum ChangeResult {
     Nothing,
-    /// KernelState out; how that was before.
+    /// The policies `out` are left out; the count before.
     Counted(OutgoingRules),
     Sorted(Sorted),
 }
@@ -149,7 +149,7 @@ impl RulesetState {
         for entry in entries {
             let policy = entry.policy();
             for chain in layout.chains.iter_mut().filter(|chain| chain.is_about(entry)) {
-                let (outcome, alternatives) = rules::of_policy(chain.part, &policy);
+                let (outcome, alternatives) = conditions::of_policy(chain.part, &policy);
                 if !alternatives.is_empty() {
                     chain.append(entry.precedence(), outcome, &alternatives);
                 }
@@ -199,7 +199,7 @@ impl RulesetState {
             // Behind sub policies stands the jump to the main ones, which the default may follow.
             let behind = match chain.kind {
                 PolicyKind::Main => 0,
-                PolicyKind::Sub => rules::tail(spd, chain.part),
+                PolicyKind::Sub => default_rules::count(spd, chain.part),
             };
             let own = || {
                 let end = known.len().checked_sub(behind)?;
@@ -212,8 +212,8 @@ impl RulesetState {
         Ok(Some(self))
     }
 
-    /// Sorts in policies that came and went. PolicyEffect that asks of the kernel is told step by
-    /// step. PolicyEffect was done is to be kept for [`RulesetState::take_back`].
+    /// Sorts in policies that came and went. [`RulesetState::ask`] says step by step what the
+    /// kernel has to do. The result is for [`RulesetState::take_back`].
     pub(super) fn change(
         &mut self,
         changes: &[PolicyChange],
@@ -287,7 +287,7 @@ impl RulesetState {
 
     fn place_change(&mut self, item: PartChange<'_>) -> Result<ChangeResult, PlacementError> {
         let entry = item.entry();
-        let (outcome, alternatives) = rules::of_policy(item.part, &entry.policy());
+        let (outcome, alternatives) = conditions::of_policy(item.part, &entry.policy());
         if alternatives.is_empty() {
             return Ok(ChangeResult::Nothing);
         }
@@ -302,7 +302,7 @@ impl RulesetState {
         sorted.map(ChangeResult::Sorted)
     }
 
-    /// Takes a change back, when all that came behind it was. Placement in the reverse would not
+    /// Takes a change back, when all that came behind it was. Removing what was added would not
     /// do: ends of runs that have moved meanwhile may be in its way.
     fn undo(&mut self, item: PartChange<'_>, done: ChangeResult) -> Result<(), PlacementError> {
         let sorted = match done {
@@ -313,7 +313,7 @@ impl RulesetState {
             }
             ChangeResult::Sorted(sorted) => sorted,
         };
-        let (_outcome, alternatives) = rules::of_policy(item.part, &item.entry().policy());
+        let (_outcome, alternatives) = conditions::of_policy(item.part, &item.entry().policy());
         let chain = self.chain(item);
         match item.change {
             PolicyChange::Added(_) => chain.undo_add(sorted, &alternatives),
@@ -321,7 +321,7 @@ impl RulesetState {
         }
     }
 
-    /// PolicyEffect a step asks of the kernel.
+    /// What the kernel has to do in a step.
     pub(super) fn ask(&mut self, step: Step) -> Vec<TableChange> {
         let mut asked = Vec::new();
         for chain in &mut self.chains {
@@ -375,7 +375,7 @@ impl RulesetState {
         let mut alternatives = Alternatives::default();
         for part in self.parts.iter().copied().filter(|part| part.is_of_out()) {
             let entries = spd.iter().filter(|entry| entry.direction() == part.direction());
-            let each = entries.map(|entry| rules::of_policy(part, &entry.policy()).1.len());
+            let each = entries.map(|entry| conditions::of_policy(part, &entry.policy()).1.len());
             let sum = each.sum();
             alternatives.of(part).into_iter().for_each(|known| *known = sum);
         }

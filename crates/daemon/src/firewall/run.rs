@@ -82,8 +82,8 @@ impl Run {
         (self.first, self.last, self.is_open) = (ends.first, ends.last, ends.is_open);
     }
 
-    /// A place more belongs to it.
-    pub(super) fn ensure_gateway(&mut self, place: PolicyPrecedence) {
+    /// Has a place belong to it.
+    pub(super) fn extend_to(&mut self, place: PolicyPrecedence) {
         self.first = self.first.min(place);
         self.is_open &= place < self.last;
         self.last = self.last.max(place);

@@ -9,7 +9,7 @@ use uxfrm_engine::{PolicyChange, PolicyEntry, PolicyKind, PolicyPrecedence, Spd}
 
 use super::{
     chain_kind::ChainKind,
-    rules,
+    conditions,
     run::{Alternative, RunBounds},
 };
 
@@ -46,7 +46,7 @@ pub(super) struct RunParts {
 /// A part of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RunSide {
-    PoliciesBefore,
+    Before,
     Behind,
 }
 
@@ -69,16 +69,12 @@ impl RunParts {
         last: PolicyPrecedence,
         first: PolicyPrecedence,
     ) -> (RunSide, PolicyPrecedence) {
-        if self.before < self.behind {
-            (RunSide::PoliciesBefore, last)
-        } else {
-            (RunSide::Behind, first)
-        }
+        if self.before < self.behind { (RunSide::Before, last) } else { (RunSide::Behind, first) }
     }
 }
 
 impl<'a> PoliciesBefore<'a> {
-    /// PoliciesBefore these changes.
+    /// Those before these changes.
     pub(super) fn of(changes: &'a [PolicyChange], of: (ChainKind, PolicyKind)) -> Self {
         let mut stood = BTreeMap::new();
         for change in changes {
@@ -116,11 +112,11 @@ impl<'a> PoliciesBefore<'a> {
         side: RunSide,
     ) -> impl Iterator<Item = (PolicyPrecedence, Vec<Alternative>)> + 's {
         let is_meant = move |place: PolicyPrecedence| match side {
-            RunSide::PoliciesBefore => place <= context.place,
+            RunSide::Before => place <= context.place,
             RunSide::Behind => place > context.place,
         };
         let meant = self.policies(spd, context).filter(move |(place, _entry)| is_meant(*place));
-        meant.map(|(place, entry)| (place, rules::of_policy(self.of.0, &entry.policy()).1))
+        meant.map(|(place, entry)| (place, conditions::of_policy(self.of.0, &entry.policy()).1))
     }
 
     fn policies<'s>(

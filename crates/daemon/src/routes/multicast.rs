@@ -23,7 +23,7 @@ pub(crate) struct MulticastGroups(pub(super) Vec<(Destination, IpAddr)>);
 
 impl MulticastGroups {
     /// Those of the policies `out` in `spd`, as packets with `mark`, which go past uxfrm, would be
-    /// sent to them. MulticastGroups without a route are left to the table of destinations.
+    /// sent to them. Groups without a route are left to the table of destinations.
     pub(super) fn of(spd: &Spd, rtnetlink: &mut Rtnetlink, mark: u32) -> Self {
         let of_out = spd.iter().filter(|entry| entry.direction() == Direction::Out);
         let mut nets: Vec<_> = of_out.filter_map(|entry| named_by(entry)).collect();

@@ -1,4 +1,6 @@
 use uxfrm_engine::{Database, Moment};
+use uxfrm_io::rtnetlink;
+use uxfrm_packet::Version;
 
 use super::super::ruleset_state::MANY;
 use super::*;

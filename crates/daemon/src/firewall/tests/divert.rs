@@ -6,7 +6,7 @@ use uxfrm_engine::{DefaultActions, Direction, FlowKey, PolicyEntry, PolicyKind, 
 use uxfrm_io::nftables::RuleVerdict;
 
 use super::{
-    super::{ChainKind, rules, run::Outcome},
+    super::{ChainKind, conditions, run::Outcome},
     gateway::Gateway,
     random::{Plain, address, packets, policies, requests},
 };
@@ -33,7 +33,7 @@ fn is_uxfrms(spd: &Spd, plain: &Plain) -> bool {
 }
 
 fn outcome(entry: &PolicyEntry) -> Outcome {
-    rules::of_policy(ChainKind::Way, &entry.policy()).0
+    conditions::of_policy(ChainKind::Way, &entry.policy()).0
 }
 
 fn fits(entry: &PolicyEntry, plain: &Plain, flow: &FlowKey) -> bool {

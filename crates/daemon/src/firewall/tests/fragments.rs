@@ -60,7 +60,7 @@ fn may_hide(gateway: &Gateway, part: ChainKind, packet: &Plain) -> bool {
             || selector.source_port.mask | selector.destination_port.mask != 0;
         policy.direction == part.direction()
             && asks
-            && rules::refusal(policy).is_some()
+            && conditions::refusal(policy).is_some()
             && selector.source.contains(address(8))
             && selector.destination.contains(address(24))
     };

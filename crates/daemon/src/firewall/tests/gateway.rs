@@ -8,7 +8,7 @@ use uxfrm_engine::{
 };
 use uxfrm_io::nftables::{Error, RuleVerdict};
 
-use super::super::{ChainKind, Firewall, RulesetContext, rules, run};
+use super::super::{ChainKind, Firewall, RulesetContext, conditions, run};
 use super::{
     CHAINS, context,
     filters::Watched,
@@ -24,7 +24,7 @@ fn expected(spd: &Spd, part: ChainKind, flow: &FlowKey) -> (RuleVerdict, Option<
             (entry.direction(), entry.kind()) == (direction, kind) && entry.matches(flow)
         });
         fits.min_by_key(|entry| entry.precedence())
-            .map(|entry| rules::of_policy(part, &entry.policy()).0)
+            .map(|entry| conditions::of_policy(part, &entry.policy()).0)
     };
     let outcome = match first(PolicyKind::Sub) {
         Some(run::Outcome::Drop(reason)) => Some(run::Outcome::Drop(reason)),
