@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::PossibleValuesParser};
 use uxfrm_bench::CaseFilter;
 
-use crate::demo::CaseName;
+use crate::demo_case::CaseName;
 
 /// The Linux XFRM stack in user space: an IPsec gateway with the kernel's model and names.
 #[derive(Debug, Parser)]

@@ -5,7 +5,6 @@
 //! process in them, a gateway ends with its standard input, and the directory with keys and
 //! configuration is removed at the end.
 
-mod case;
 mod report;
 mod screen;
 mod throughput;
@@ -21,13 +20,11 @@ use uxfrm_bench::pair::{
 };
 use uxfrm_io::capture::Capture;
 
-use crate::arguments::DemoOptions;
+use crate::{arguments::DemoOptions, demo_case::CaseName};
 use report::{DemoReport, DemoRow};
 use screen::Screen;
 use throughput::{Stream, Throughput};
 use wire::WireCapture;
-
-pub(crate) use case::CaseName;
 
 /// Timeout of the first ping of a case.
 const FIRST_PING: Duration = Duration::from_secs(5);

@@ -11,6 +11,7 @@ mod bench;
 mod check;
 mod completions;
 mod demo;
+mod demo_case;
 mod dev;
 mod environment;
 mod exec;

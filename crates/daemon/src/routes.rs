@@ -27,6 +27,7 @@ pub(crate) mod multicast;
 mod peers;
 mod route_demand;
 mod rp_filter;
+mod running_gateway;
 mod stale;
 mod sysctl;
 
@@ -48,7 +49,7 @@ use multicast::GroupPolicies;
 use multicast::MulticastGroups;
 use peers::Peers;
 pub(crate) use route_demand::passes_plain;
-use stale::RunningGateway;
+use running_gateway::RunningGateway;
 
 /// Metric of the `unreachable` routes beneath.
 const BENEATH: u32 = u32::MAX - 1;

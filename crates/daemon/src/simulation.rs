@@ -4,20 +4,26 @@
 //! Two to four gateways, each with the daemon's own databases, netlink server, rounds, group
 //! commit, store of numbers and workers, on machines whose clocks, disks, kernels and memory are
 //! [simulated](machine); IKE daemons and scripts that talk to them in bytes; a [wire](wire) that
-//! loses, doubles and swaps, and somebody on it who replays and forges. After each step all must
-//! hold that the [ledger](ledger) asks for; when faults end, traffic is [back](calm).
+//! loses, duplicates and reorders, and an attacker on it who replays and forges. After each step
+//! the [record of traffic](traffic_record) asserts the promises; when faults end, traffic comes
+//! [back](calm).
 
 mod calm;
+mod child;
 mod children;
 mod client;
 mod faults;
 mod kernel;
-mod ledger;
+mod lifecycle;
 mod machine;
+mod names;
+mod packets;
 mod rounds;
 mod site;
+mod static_keys;
 mod teeth;
 mod trace;
+mod traffic_record;
 mod wire;
 mod world;
 
@@ -36,23 +42,23 @@ const SEEDS: u64 = 300;
 /// Steps of each.
 const STEPS: usize = 400;
 
-/// Runs one seed; what tells its run from others.
+/// Runs one seed; returns a digest of all that happened.
 fn run(seed: u64, is_loud: bool) -> Result<u64, String> {
     let scratch = TempDir::new().unwrap();
     let trace = Trace::new(is_loud);
-    let told = trace.clone();
+    let shown = trace.clone();
     let ran = catch_unwind(AssertUnwindSafe(|| {
         let mut world = World::new(seed, scratch.path(), trace);
         (0..STEPS).for_each(|_| world.step());
         world.calm_down();
     }));
     match ran {
-        Ok(()) => Ok(told.digest()),
-        Err(panic) => Err(told.last() + &words_of(&*panic) + "\n"),
+        Ok(()) => Ok(shown.digest()),
+        Err(panic) => Err(shown.last() + &words_of(&*panic) + "\n"),
     }
 }
 
-/// What a panic says.
+/// The text of a panic.
 fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()

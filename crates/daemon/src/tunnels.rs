@@ -104,7 +104,7 @@ impl TunnelService {
         let mut ports = self.ports.clone();
         ports.add(port).map_err(error::of_tunnel)?;
         let socket = sockets::datagrams(&port)?;
-        let wide = sockets::wide(port, &socket);
+        let wide = WildcardPort::of(port, &socket);
         let incoming = ReceivePort {
             source: ReceiveSource::Datagrams(port.identity),
             port: Box::new(socket),

@@ -6,9 +6,9 @@ use serde::{Serialize, Serializer};
 use uxfrm_bench::pair::RoundTrips;
 use uxfrm_bench::{Machine, TscClock};
 
-use super::case::CaseName;
 use super::throughput::Throughput;
 use super::wire::{PacketKind, WireCapture};
+use crate::demo_case::CaseName;
 
 /// The demo's results. Its JSON has the shape of the benches' (`bench`, `machine`, `rows`).
 #[derive(Debug, Serialize)]

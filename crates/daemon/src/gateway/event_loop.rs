@@ -115,10 +115,10 @@ impl Gateway {
                 });
             }
             if ready.has(NETWORK) {
-                self.reconciler.refresh_host(&self.network, &mut self.database);
+                self.reconciler.tables.refresh_host(&self.network, &mut self.database);
             }
             if ready.has(FILTER) && self.filter.as_mut().is_some_and(TableWatch::take_gone) {
-                self.reconciler.restore_firewall(&self.database.snapshot().spd);
+                self.reconciler.tables.restore_firewall(&self.database.snapshot().spd);
             }
             // First: what is asked for next may have states send.
             if ready.has(SNAPSHOT)
@@ -228,7 +228,7 @@ impl Gateway {
     pub(super) fn counts_but_devices(&mut self) -> DropCounts {
         let mut counts =
             DropCounts::sum(self.drops.iter().chain(self.devices.drops()).map(Arc::as_ref));
-        self.reconciler.add_to(&mut counts);
+        self.reconciler.tables.add_to(&mut counts);
         counts
     }
 

@@ -47,7 +47,7 @@ impl Housekeeping<'_> {
         let before = database.snapshot();
         events.retain(|event| match event {
             Event::NarrowPath(to) => {
-                reconciler.note_path_mtu(*to);
+                reconciler.path_mtus.note(*to);
                 false
             }
             Event::SaSoftLimit(_)
@@ -83,7 +83,7 @@ impl Housekeeping<'_> {
         let requested = Arc::clone(&self.database.snapshot().acquires);
         self.xfrm.settle(self.database);
         let answered = !Arc::ptr_eq(&requested, &self.database.snapshot().acquires);
-        let came = self.reconciler.take_route_news();
+        let came = self.reconciler.take_new_states();
         if came || answered { AcquireProgress::Answered } else { AcquireProgress::Pending }
     }
 }

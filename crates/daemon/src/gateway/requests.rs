@@ -86,7 +86,7 @@ impl Protocol for RequestHandler<'_> {
     }
 
     fn finish_deferred(&mut self) {
-        self.reconciler.finish_deferred();
+        self.reconciler.tables.finish_deferred();
     }
 
     fn is_wanted(&self) -> bool {

@@ -13,7 +13,7 @@ use crate::{
     config::{AtExit, Config},
     firewall::{Firewall, host_bypass::HostBypass},
     ports::workers::RunningWorkers,
-    reconcile::AnyFilter,
+    reconcile::kernel_tables::AnyFilter,
     routes::{DivertMode, PreviousGateway, STAYS},
 };
 
@@ -114,11 +114,11 @@ impl Gateway {
                 let snapshot = self.database.snapshot();
                 let guard = Firewall::open(config, &snapshot.spd, &mut self.descriptors)?;
                 self.filter = guard.as_ref().and_then(Firewall::watch);
-                self.reconciler.set_guard(guard.map(|guard| Box::new(guard) as AnyFilter));
+                self.reconciler.tables.set_guard(guard.map(|guard| Box::new(guard) as AnyFilter));
             }
             Resource::Routes => {
                 self.warn_without_marks(config);
-                let host = self.reconciler.bring_up_routes(&self.database.snapshot().spd)?;
+                let host = self.reconciler.tables.bring_up_routes(&self.database.snapshot().spd)?;
                 self.database.set_host(host);
                 self.database.publish();
             }
@@ -148,9 +148,9 @@ impl Gateway {
 
     fn down(&mut self, resource: Resource) -> anyhow::Result<()> {
         match resource {
-            Resource::Guard => self.reconciler.close_guard()?,
-            Resource::Routes => self.reconciler.close_routes()?,
-            Resource::HostBypass => self.reconciler.take_down_host_bypass()?,
+            Resource::Guard => self.reconciler.tables.close_guard()?,
+            Resource::Routes => self.reconciler.tables.close_routes()?,
+            Resource::HostBypass => self.reconciler.tables.take_down_host_bypass()?,
             Resource::Devices => self.devices.stop()?,
             Resource::Workers => {
                 // The TUN goes with its last descriptor.
@@ -176,7 +176,7 @@ impl Gateway {
     }
 
     fn warn_without_marks(&self, config: &Config) {
-        if self.reconciler.divert_mode() == DivertMode::Destinations {
+        if self.reconciler.tables.divert_mode() == DivertMode::Destinations {
             let tun = &config.host.tun;
             tracing::warn!(
                 "packets are led into {tun} by their destinations alone, as they can't be marked: what no policy protects there passes \

@@ -199,7 +199,7 @@ impl Gateway {
             events,
             device_events,
         });
-        self.reconciler.mark_unverified();
+        self.reconciler.tables.mark_unverified();
         told
     }
 }

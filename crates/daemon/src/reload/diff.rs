@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use uxfrm_engine::{
-    Database, DefaultActions, Direction, Error, Policy, PolicyEntry, PolicyKey, PolicyKind,
-    PolicyName, Priority, ReplayConfig, Sa, SaConfig, SaTransform, Selector, Transaction,
+    Database, DefaultActions, Direction, Error, Policy, PolicyEntry, PolicyKind, Priority,
+    ReplayConfig, Sa, SaConfig, SaTransform, Selector, Transaction,
 };
 
 use super::{
@@ -123,13 +123,6 @@ fn removed_states(running: &Database, written: &FileOwned, said: &Database) -> V
     let going = running.current().sad.iter().filter(|sa| written.has_state(sa));
     let going = going.filter(|sa| counterpart(said, sa).is_none());
     going.map(|sa| Step::State(States::Remove(sa.id(), sa.config().mark))).collect()
-}
-
-/// The name of a policy by its selector, which no other of its direction, kind, mark and interface
-/// has.
-pub(super) fn name(policy: &Policy) -> PolicyKey {
-    let Policy { direction, kind, mark, if_id, selector, .. } = *policy;
-    PolicyKey { direction, kind, mark, if_id, name: PolicyName::Selector(selector) }
 }
 
 /// Policies among which the older goes first.

@@ -1,8 +1,8 @@
 //! One change of a state or a policy by a reload.
 
-use uxfrm_engine::{DefaultActions, Error, Mark, Policy, SaConfig, SaId, Transaction};
-
-use super::diff::name;
+use uxfrm_engine::{
+    DefaultActions, Error, Mark, Policy, PolicyKey, PolicyName, SaConfig, SaId, Transaction,
+};
 
 #[derive(Debug)]
 pub(super) enum Step {
@@ -76,4 +76,11 @@ impl Policies {
             Self::Remove(policy) => change.delete_policy(&name(&policy)).map(drop),
         }
     }
+}
+
+/// The name of a policy by its selector, which no other of its direction, kind, mark and interface
+/// has.
+fn name(policy: &Policy) -> PolicyKey {
+    let Policy { direction, kind, mark, if_id, selector, .. } = *policy;
+    PolicyKey { direction, kind, mark, if_id, name: PolicyName::Selector(selector) }
 }

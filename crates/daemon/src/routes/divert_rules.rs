@@ -25,7 +25,7 @@ use super::{
     addresses::{default_net, prefix},
     destinations::Destination,
     forgive_absent, multicast,
-    stale::RunningGateway,
+    running_gateway::RunningGateway,
     versions,
 };
 use crate::config::DIVERTED;

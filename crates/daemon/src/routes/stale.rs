@@ -12,33 +12,11 @@ use super::{
     destinations::Destinations,
     divert_rules, forgive_absent,
     lookup_rule::{FALLBACK, FIRST},
-    multicast, versions,
+    multicast,
+    running_gateway::RunningGateway,
+    versions,
 };
 use crate::config::DIVERTED;
-
-/// Rules and routes of a gateway that still runs. Empty by default.
-#[derive(Debug, Default)]
-pub(super) struct RunningGateway {
-    /// Its rules.
-    pub(super) rules: Vec<RoutingRule>,
-    /// Its routes, but for those to destinations.
-    pub(super) routes: Vec<Route>,
-    /// Its table of destinations, in which nothing is left over.
-    pub(super) destinations: Option<u32>,
-}
-
-impl RunningGateway {
-    fn has(&self, route: &Route) -> bool {
-        let alike =
-            |other: &Route| (other.table, other.destination) == (route.table, route.destination);
-        // The kernel may tell another metric than it was asked for.
-        self.routes.iter().any(|other| alike(other) && other.via == route.via)
-    }
-
-    fn uses(&self, table: u32) -> bool {
-        self.rules.iter().any(|rule| rule.table() == Some(table))
-    }
-}
 
 /// Where routes of an earlier run refuse packets in the table, if there are any; all others there
 /// go.

@@ -6,14 +6,13 @@ use uxfrm_engine::OffloadKind;
 use uxfrm_offload::Fault;
 
 use super::{
-    ledger::Net,
     machine::{self, Health},
-    site::Name,
+    names::{Name, Net},
     world::World,
 };
 
 impl World {
-    /// All faults end, and all that is asked for is done.
+    /// Ends all faults and has all requests answered.
     pub(super) fn calm_down(&mut self) {
         self.note(|| "all faults end".to_owned());
         self.wire.mend();
@@ -48,7 +47,7 @@ impl World {
             }
         }
         for (name, from, to) in self.static_flows() {
-            // A device has numbers of its own, which nothing but traffic moves.
+            // A device counts for itself: only traffic moves its numbers.
             if self.sites[from.0].offload == Some(OffloadKind::Packet) {
                 continue;
             }
@@ -62,7 +61,7 @@ impl World {
         }
     }
 
-    /// Until nobody has anything to ask, and nothing is on the wire.
+    /// Runs until no request waits and the wire is empty.
     fn settle(&mut self) {
         for _ in 0..40 {
             let mut is_done = true;
@@ -81,16 +80,17 @@ impl World {
         panic!("requests do not come to an end: {:?}", self.clients);
     }
 
-    /// What a host sends to another arrives; peers' windows are passed first, as traffic would.
+    /// Asserts that a host's packet reaches another. Senders first pass peers' windows, as traffic
+    /// would.
     fn expect(&mut self, from: Net, to: Net, state: Option<Name>) {
         for _ in 0..12 {
             if let Some(name) = state {
-                self.finish_deferred(name, from.0, to.0);
+                self.advance_sender(name, from.0, to.0);
             }
-            let before = self.ledger.total;
+            let before = self.traffic.total;
             self.send_one(from, to);
             self.settle();
-            if self.ledger.total > before {
+            if self.traffic.total > before {
                 return;
             }
             self.reconnect();
@@ -100,8 +100,8 @@ impl World {
         panic!("nothing comes from {from:?} to {to:?} any more");
     }
 
-    /// Sends packets that nobody sees, up to where the other end accepts some.
-    fn finish_deferred(&mut self, name: Name, from: usize, to: usize) {
+    /// Uses up the sender's numbers up to where the receiver accepts some.
+    fn advance_sender(&mut self, name: Name, from: usize, to: usize) {
         let [sender, receiver] = [from, to].map(|site| {
             let run = self.sites[site].run.as_ref();
             run.and_then(|run| run.state(name)).unwrap_or_else(|| panic!("{site} has {name:?}"))

@@ -7,48 +7,17 @@ use uxfrm_netlink::{AttributeType, NetlinkMessages, client::ReplyStatus};
 use uxfrm_xfrm::answer::{AnswerMessage, Change};
 
 use super::{
+    child::{Child, Phase},
     client::{self, IKE, Purpose},
-    ledger::PolicySide,
-    site::Name,
-    world::{World, site_of},
+    names::{Name, PolicySide, site_of},
+    world::World,
 };
-
-/// How far two daemons are with a pair of states.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// The end at this place is asked for an SPI.
-    Spi(usize),
-    /// The end at this place is told its states; so many answers are due.
-    Install(usize, usize),
-    /// Both have both.
-    Up,
-    /// They are to go.
-    Dead,
-}
-
-/// A pair of states, one each way; of ends, numbers and keys the one at a place is that of what the
-/// end there receives.
-#[derive(Clone, Debug)]
-pub(super) struct Child {
-    pub(super) ends: [usize; 2],
-    pub(super) addresses: [IpAddr; 2],
-    spis: [u32; 2],
-    keys: [[u8; 20]; 2],
-    words: String,
-    pub(super) phase: Phase,
-}
 
 const ESRCH: i32 = 3;
 const ENOENT: i32 = 2;
 
-impl Child {
-    pub(super) fn name(&self, end: usize) -> Name {
-        (self.addresses[end], self.spis[end])
-    }
-}
-
 impl World {
-    /// Two daemons begin with new states.
+    /// Begins a negotiation.
     pub(super) fn negotiate(&mut self, from: usize, to: usize) {
         if [from, to].iter().any(|site| self.sites[*site].run.is_none()) {
             return;
@@ -92,7 +61,7 @@ impl World {
         self.clients[site].ask(IKE, &line, Purpose::Spi { child: number, end });
     }
 
-    /// The next thing to do, when all that was asked is answered.
+    /// The next step, once all requests of this one are answered.
     fn advance(&mut self, number: usize) {
         let child = &mut self.children[number];
         match child.phase {
@@ -119,7 +88,7 @@ impl World {
         }
     }
 
-    /// Tells one end both states.
+    /// Installs both states at one end.
     fn install(&mut self, number: usize, end: usize) {
         let child = self.children[number].clone();
         self.children[number].phase = Phase::Install(end, 2);
@@ -130,7 +99,7 @@ impl World {
         }
     }
 
-    /// States of a pair are needed no more, or came to nothing.
+    /// Deletes what a pair has: it was replaced, or its negotiation failed.
     pub(super) fn fail(&mut self, number: usize) {
         let child = &mut self.children[number];
         if child.phase == Phase::Dead {
@@ -147,7 +116,7 @@ impl World {
         }
     }
 
-    /// One of a pair's ends moves to another address.
+    /// Moves one end of a pair to another address.
     pub(super) fn rename_end(&mut self, site: usize, peer: usize) {
         let pair = (site.min(peer), site.max(peer));
         let of_pair = |child: &&Child| child.ends.contains(&site) && child.ends.contains(&peer);
@@ -200,7 +169,7 @@ impl World {
                 let old = (child.addresses[1 - to], child.addresses[to]);
                 let new = (addresses[1 - to], addresses[to]);
                 let (old_name, new_name) = (child.name(to), self.children[number].name(to));
-                self.ledger.rename(old_name, new_name);
+                self.traffic.rename(old_name, new_name);
                 let purpose = Purpose::Migrate { child: number, old: old_name, new: new_name };
                 let reqid = self.reqid(site, peer);
                 self.clients[end].migrate(policy, reqid, [old, new], purpose);
@@ -208,7 +177,7 @@ impl World {
         }
     }
 
-    /// The IKE daemon gives a state that is there other words.
+    /// The IKE daemon updates a state.
     pub(super) fn change_words(&mut self, site: usize) {
         let is_up = |child: &&Child| child.phase == Phase::Up && child.ends.contains(&site);
         let Some(child) = self.children.iter().rfind(is_up).cloned() else { return };
@@ -220,7 +189,7 @@ impl World {
         }
     }
 
-    /// Clients hear what a gateway has to say.
+    /// Delivers answers and events to clients.
     pub(super) fn hear(&mut self, site: usize, datagrams: Vec<(u32, Vec<u8>)>) {
         for (_, datagram) in datagrams {
             for message in NetlinkMessages::of(&datagram) {
@@ -256,7 +225,7 @@ impl World {
             Purpose::Spi { child, end } => {
                 self.children[child].spis[end] = name.1;
                 let key = self.children[child].keys[end];
-                self.ledger.learn_key(name, key);
+                self.traffic.learn_key(name, key);
             }
             // Of larval states, which have no key, clients need not know when they go.
             Purpose::Dump => {
@@ -298,7 +267,7 @@ impl World {
             }
             Purpose::Policy(name) => {
                 clients.policies.insert(name);
-                self.ledger.promise(site, name);
+                self.traffic.promise(site, name);
             }
             Purpose::DeletePolicy(name) => {
                 clients.policies.remove(&name);
@@ -330,7 +299,7 @@ impl World {
         }
     }
 
-    /// A state that a client was told to be there can send.
+    /// A state that was acknowledged can send.
     fn check_new(&self, site: usize, name: Name) {
         let Some(run) = &self.sites[site].run else { return };
         let Some(sa) = run.state(name) else { return };
@@ -412,7 +381,7 @@ impl World {
         }
     }
 
-    /// All pairs without states begin anew.
+    /// Begins a negotiation for all pairs without states.
     pub(super) fn reconnect(&mut self) {
         for from in 0..self.sites.len() {
             for to in from + 1..self.sites.len() {

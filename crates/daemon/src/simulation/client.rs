@@ -1,4 +1,4 @@
-//! What programs ask of one gateway, and what they know of it from its answers.
+//! Requests of programs to one gateway, and their view of it from its answers.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -12,43 +12,40 @@ use uxfrm_netlink::{
 };
 use uxfrm_xfrm::{grammar, request};
 
-use super::{
-    ledger::{Net, PolicyName, PolicySide},
-    site::Name,
-};
+use super::names::{Name, Net, PolicyName, PolicySide};
 
-/// The IKE daemon's connection, which listens to acquires and expiries, and a script's.
+/// Connections: the IKE daemon's, which listens to acquires and expiries, and a script's.
 pub(super) const IKE: u32 = 1;
 pub(super) const SCRIPT: u32 = 2;
 /// The groups of acquires and expiries.
 pub(super) const GROUPS: u32 = 3;
 
-/// What a request is for.
+/// The purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// An SPI for one end of a child.
     Spi { child: usize, end: usize },
     /// A state of a child.
     Install { child: usize, name: Name },
-    /// Other words for a state.
+    /// An update of a state.
     Change { name: Name },
-    /// A state that is needed no more.
+    /// Deletion of a state.
     Delete { name: Name },
-    /// A static state, anew.
+    /// A static state.
     AddStatic { name: Name },
-    /// A policy, new or other.
+    /// A policy, added or updated.
     Policy(PolicyName),
-    /// A policy that is needed no more.
+    /// Deletion of a policy.
     DeletePolicy(PolicyName),
-    /// A child's state has another end.
+    /// A migration of a child's state.
     Migrate { child: usize, old: Name, new: Name },
-    /// All states.
+    /// Deletion of all states.
     Flush,
-    /// Which states there are.
+    /// A dump of states.
     Dump,
 }
 
-/// A request that waits for its turn.
+/// A request that is not sent yet.
 #[derive(Debug)]
 struct Ask {
     from: u32,
@@ -56,28 +53,28 @@ struct Ask {
     purpose: Purpose,
 }
 
-/// All that programs of one gateway know.
+/// The programs of one gateway.
 #[derive(Debug, Default)]
 pub(super) struct Clients {
     last: u32,
     queue: VecDeque<Ask>,
-    /// What was asked and is not answered.
+    /// Requests without an answer, by sequence number.
     asked: BTreeMap<u32, Purpose>,
-    /// States that are there, as the gateway has said.
+    /// States that the gateway has acknowledged.
     pub(super) states: BTreeSet<Name>,
-    /// Policies that are there.
+    /// Policies that it has acknowledged.
     pub(super) policies: BTreeSet<PolicyName>,
-    /// What a dump has shown up to now.
+    /// States of the dump that is under way.
     pub(super) shown: BTreeSet<Name>,
 }
 
 impl Clients {
-    /// Asks for what a line of `ip xfrm` says.
+    /// Queues the request of a line of `ip xfrm`.
     pub(super) fn ask(&mut self, from: u32, line: &str, purpose: Purpose) {
         self.ask_with(from, line, None, purpose);
     }
 
-    /// The same, for a device to do.
+    /// The same, with offload to a device.
     pub(super) fn ask_with(
         &mut self,
         from: u32,
@@ -153,12 +150,12 @@ impl Clients {
         taken
     }
 
-    /// What a message answers, which is the last to its request.
+    /// The purpose of the request that this message answers finally.
     pub(super) fn answered(&mut self, seq: u32) -> Option<Purpose> {
         self.asked.remove(&seq)
     }
 
-    /// What a message answers.
+    /// The purpose of the request that this message answers.
     pub(super) fn purpose(&self, seq: u32) -> Option<Purpose> {
         self.asked.get(&seq).copied()
     }
@@ -171,15 +168,14 @@ impl Clients {
         self.asked.is_empty()
     }
 
-    /// The gateway is gone, with all that it knew.
+    /// The gateway has ended.
     pub(super) fn forget(&mut self) {
         let last = self.last;
         *self = Self { last, ..Self::default() };
     }
 }
 
-/// What a state that a device is to do something for says of that (`XFRM_OFFLOAD_INBOUND`,
-/// `_PACKET`).
+/// The offload attribute of a state (`XFRM_OFFLOAD_INBOUND`, `_PACKET`).
 pub(super) fn offload(ifindex: u32, kind: OffloadKind, is_inbound: bool) -> RawOffload {
     let packet = match kind {
         OffloadKind::Crypto => 0,
@@ -189,7 +185,7 @@ pub(super) fn offload(ifindex: u32, kind: OffloadKind, is_inbound: bool) -> RawO
 }
 
 fn prefix((site, net): Net) -> Prefix {
-    let address = super::site::inner(site, net);
+    let address = super::names::inner(site, net);
     Prefix::new((u32::from(address) & 0xffff_ff00).into_address(), 24).unwrap()
 }
 
@@ -217,12 +213,12 @@ impl IntoAddress for u32 {
     }
 }
 
-/// The words that name a network.
+/// A network as `ip xfrm` writes it.
 pub(super) fn words((site, net): Net) -> String {
     format!("10.{}.{net}.0/24", site + 1)
 }
 
-/// The words of a state.
+/// The line of a state.
 pub(super) fn state(
     verb: &str,
     source: IpAddr,
@@ -237,7 +233,7 @@ pub(super) fn state(
     )
 }
 
-/// The words of a policy that protects.
+/// The line of a policy that protects.
 pub(super) fn policy(
     verb: &str,
     (side, from, to): PolicyName,

@@ -1,24 +1,25 @@
-//! What goes wrong: somebody on the wire, disks, kernels, devices, and stores that are not what
-//! they were.
+//! Faults: an attacker on the wire, disks, kernels, devices, and replaced stores.
 
 use uxfrm_offload::Fault;
 
 use super::{
-    ledger::Esp,
     machine::Health,
-    site::{NETS, PLACES, outer, pick},
-    world::{World, plain, site_of},
+    names::{NETS, PLACES, outer, site_of},
+    packets::plain,
+    site::pick,
+    traffic_record::Esp,
+    world::World,
 };
 
 impl World {
-    /// Somebody on the wire sends what he has recorded, or made up.
+    /// Somebody on the wire replays or forges a packet.
     pub(super) fn attack(&mut self) {
         match self.rng.below(4) {
             0 => {
                 let from = self.some_site();
                 let to = self.another_site(from);
                 let net = u8::try_from(self.rng.below(NETS.into())).unwrap();
-                let payload = self.ledger.payload((from, net), (to, net));
+                let payload = self.traffic.payload((from, net), (to, net));
                 let packet = plain((from, net), (to, net), &payload);
                 self.note(|| format!("a plain packet to {to}, net {net}"));
                 self.arrive(packet.bytes());
@@ -45,7 +46,7 @@ impl World {
         }
     }
 
-    /// Has an old packet go where its gateway is now.
+    /// Readdresses an old packet to where its gateway is now.
     fn lead_on(&mut self, packet: &mut [u8]) {
         let [from, to] = [12, 16].map(|at| {
             let place = u8::try_from(self.rng.below(PLACES.into())).unwrap();
@@ -57,7 +58,7 @@ impl World {
         uxfrm_packet::ipv4::fill_checksum(packet).unwrap();
     }
 
-    /// A disk, a kernel or the wire gets worse, or better.
+    /// Breaks or mends a disk, a kernel or the wire.
     pub(super) fn break_something(&mut self) {
         let site = self.some_site();
         match self.rng.below(8) {
@@ -98,7 +99,7 @@ impl World {
         self.note(|| format!("{site}'s device: {fault:?}"));
     }
 
-    /// Somebody copies a store, or puts something in its place.
+    /// Somebody copies a store or replaces it.
     pub(super) fn touch_store(&mut self) {
         let site = self.some_site();
         let file = self.sites[site].disk.file();
@@ -126,7 +127,7 @@ impl World {
         let Some(run) = &mut self.sites[site].run else { return };
         run.resume_from_vm_snapshot();
         if run.nic.as_ref().is_some_and(|nic| nic.refuses) {
-            // What a device does not take any more is gone.
+            // States that the device refuses are gone.
             let there = run.names();
             self.clients[site].states.retain(|name| there.contains(name));
         }

@@ -22,7 +22,7 @@ use uxfrm_io::{
 
 use crate::{
     firewall::Firewall,
-    reconcile::{FirewallTable, Routes},
+    reconcile::kernel_tables::{FirewallTable, Routes},
     routes::DivertMode,
 };
 
@@ -36,7 +36,7 @@ type Destination = (IpAddr, u8);
 struct Tables {
     routes: BTreeSet<Destination>,
     filter: SimulatedTable,
-    /// So many changes more are refused.
+    /// Number of changes that are still to be refused.
     refusals: usize,
     refused: usize,
 }
@@ -54,7 +54,7 @@ impl Tables {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Kernel(Rc<RefCell<Tables>>);
 
-/// The way of a packet that the host sends.
+/// The outcome of a host's send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SendPath {
     /// Into the TUN, or into what refuses packets beneath.
@@ -71,8 +71,8 @@ impl Kernel {
         self.0.borrow_mut().refusals = count;
     }
 
-    /// Which way a packet of the host takes.
-    pub(super) fn way(&self, packet: &[u8]) -> SendPath {
+    /// The outcome of sending this packet.
+    pub(super) fn send_path(&self, packet: &[u8]) -> SendPath {
         let to = IpAddr::from([packet[16], packet[17], packet[18], packet[19]]);
         let tables = self.0.borrow();
         if tables.routes.iter().any(|(net, length)| covers((*net, *length), to)) {
@@ -109,7 +109,7 @@ impl Kernel {
         (Box::new(guard), Box::new(routes))
     }
 
-    /// The machine starts anew.
+    /// The machine reboots.
     pub(super) fn reboot(&self) {
         *self.0.borrow_mut() = Tables::default();
     }
@@ -140,7 +140,7 @@ impl FakeRoutes {
         }
     }
 
-    /// Makes the kernel's routes those that are wanted; the first refusal.
+    /// Installs the wanted routes and removes all others; returns the first refusal.
     fn install(&self) -> Result<(), rtnetlink::Error> {
         let mut tables = self.kernel.0.borrow_mut();
         let wanted: BTreeSet<_> = self.wanted.keys().copied().collect();

@@ -27,7 +27,7 @@ thread_local! {
     static NOW: Cell<u64> = const { Cell::new(0) };
     static START: Cell<u64> = const { Cell::new(0) };
     static DICE: RefCell<Rng> = const { RefCell::new(Rng::new(0)) };
-    /// WitnessMemory that no run has.
+    /// Memory that no run has mapped.
     static FREE: RefCell<Vec<&'static [AtomicU64]>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -44,7 +44,7 @@ impl Clock for FakeClock {
     }
 }
 
-/// Sets clocks and dice of this thread to where a seed begins.
+/// Sets this thread's clocks and random bits to the start of a seed.
 pub(super) fn begin(seed: u64) {
     NOW.set(1_000_000_000);
     START.set(1_700_000_000_000_000_000);
@@ -52,12 +52,12 @@ pub(super) fn begin(seed: u64) {
     clock::set(Rc::new(FakeClock));
 }
 
-/// Time passes.
+/// Advances the clocks.
 pub(super) fn pass(time: Duration) {
     NOW.set(Moment(NOW.get()).plus(time).0);
 }
 
-/// Somebody sets the wall clock.
+/// Steps the wall clock.
 pub(super) fn step_wall(nanoseconds: i64) {
     START.set(START.get().saturating_add_signed(nanoseconds));
 }
@@ -72,7 +72,7 @@ pub(super) fn draw() -> io::Result<u32> {
 pub(super) enum Health {
     #[default]
     Good,
-    /// Writes fail, and leave so much of what they were to write.
+    /// Writes fail after so many bytes.
     Full(usize),
     /// Each write takes so many milliseconds.
     Slow(u64),
@@ -82,11 +82,11 @@ pub(super) enum Health {
 struct Platter {
     file: Option<Vec<u8>>,
     health: Health,
-    /// Who has the file open finds another in its place.
+    /// The file was replaced.
     moved: bool,
-    /// Who has the directory open finds another in its place, or none: nothing is written there.
+    /// The directory was replaced or removed: nothing is written there.
     away: bool,
-    /// Who has the directory open has the file open, too.
+    /// The directory is in place.
     written: bool,
 }
 
@@ -107,29 +107,29 @@ impl FakeDisk {
         !matches!(self.platter().health, Health::Full(_))
     }
 
-    /// What lies there.
+    /// The journal's bytes.
     pub(super) fn file(&self) -> Option<Vec<u8>> {
         self.platter().file.clone()
     }
 
-    /// What lies there, where that is what the gateway writes to.
+    /// The journal's bytes, if the gateway still writes to that file.
     pub(super) fn file_in_place(&self) -> Option<Vec<u8>> {
         let platter = self.platter();
         platter.file.clone().filter(|_| !platter.moved)
     }
 
-    /// Whether nobody has put anything else there since it was written.
+    /// Whether the journal is what the gateway wrote last.
     pub(super) fn is_in_place(&self) -> bool {
         !self.platter().moved
     }
 
-    /// Has something else lie there.
+    /// Replaces the journal.
     pub(super) fn put(&self, file: Option<Vec<u8>>) {
         let mut platter = self.platter();
         (platter.file, platter.moved, platter.away) = (file, true, true);
     }
 
-    /// Opens what lies there.
+    /// Opens the journal.
     pub(super) fn open(&self) -> Self {
         let mut platter = self.platter();
         (platter.away, platter.written) = (false, false);
@@ -209,14 +209,14 @@ impl Disk for FakeDisk {
     }
 }
 
-/// Words that a run has at the most.
+/// The most words that a run maps.
 const MOST: usize = 512 + 4 * 1024;
 
 #[derive(Clone, Debug)]
 enum File {
-    /// A run has it mapped, and it is so many words long.
+    /// Mapped by a run; its length in words.
     Mapped(&'static [AtomicU64], usize),
-    /// Nobody has.
+    /// Left by a run that has ended.
     Left(Vec<u64>),
 }
 
@@ -240,9 +240,9 @@ struct Files {
 
 /// `/run`.
 #[derive(Clone, Debug, Default)]
-pub(super) struct FakeShelf(Arc<Mutex<Files>>);
+pub(super) struct FakeStorage(Arc<Mutex<Files>>);
 
-impl FakeShelf {
+impl FakeStorage {
     fn files(&self) -> MutexGuard<'_, Files> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -268,14 +268,14 @@ impl FakeShelf {
         }
     }
 
-    /// The machine starts anew.
+    /// The machine reboots.
     pub(super) fn reboot(&self) {
         let mut files = self.files();
         *files = Files { boot: files.boot + 1, ..Files::default() };
     }
 }
 
-impl WitnessStorage for FakeShelf {
+impl WitnessStorage for FakeStorage {
     fn name(&self) -> String {
         "/run".to_owned()
     }
@@ -298,13 +298,13 @@ impl WitnessStorage for FakeShelf {
         });
         words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.files().beside = Some(File::Mapped(words, MOST));
-        Ok(Box::new(FakeMemory { shelf: self.clone(), words }))
+        Ok(Box::new(FakeMemory { storage: self.clone(), words }))
     }
 }
 
 #[derive(Debug)]
 struct FakeMemory {
-    shelf: FakeShelf,
+    storage: FakeStorage,
     words: &'static [AtomicU64],
 }
 
@@ -318,13 +318,13 @@ impl WitnessMemory for FakeMemory {
     }
 
     fn settle(&self) -> io::Result<()> {
-        let mut files = self.shelf.files();
+        let mut files = self.storage.files();
         files.placed = files.beside.take();
         Ok(())
     }
 
     fn shrink(&self, words: usize) -> io::Result<()> {
-        let mut files = self.shelf.files();
+        let mut files = self.storage.files();
         let Files { placed, beside, .. } = &mut *files;
         for file in [placed, beside].into_iter().flatten() {
             if let File::Mapped(mapped, length) = file
@@ -339,7 +339,7 @@ impl WitnessMemory for FakeMemory {
 
 impl Drop for FakeMemory {
     fn drop(&mut self) {
-        self.shelf.unmap(self.words);
+        self.storage.unmap(self.words);
         FREE.with_borrow_mut(|free| free.push(self.words));
     }
 }

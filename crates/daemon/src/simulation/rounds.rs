@@ -10,30 +10,30 @@ use uxfrm_testkit::Rng;
 
 use super::{
     client::{self, Clients, GROUPS, IKE, Purpose, SCRIPT},
-    ledger::{PolicyName, PolicySide},
     machine::{self, Health},
-    site::{PLACES, Run, Site, outer, pick},
+    names::{PLACES, PolicyName, PolicySide, outer},
+    site::{Run, Site, pick},
 };
 use crate::protocol::Outbox;
 
 const SEEDS: u64 = 60;
 const ROUNDS: usize = 30;
 const REQID: u32 = 7;
-/// What a disk that is full and tells no errno is refused with.
+/// The errno for a full disk that reports none.
 const EIO: i32 = 5;
 /// Few of each, so that requests meet.
 const SPIS: usize = 5;
 const NETS: usize = 3;
 
-/// What a client and a device see, and what stores and workers go by.
+/// What a round must not change: dumps, states as workers see them, and the device's.
 #[derive(Debug, PartialEq, Eq)]
-struct Image {
+struct Observed {
     shown: BTreeSet<(u16, Vec<u8>)>,
     states: BTreeSet<String>,
     on_device: BTreeSet<String>,
 }
 
-struct Stand {
+struct RoundFixture {
     rng: Rng,
     site: Site,
     clients: Clients,
@@ -42,14 +42,14 @@ struct Stand {
     _scratch: TempDir,
 }
 
-impl Stand {
+impl RoundFixture {
     fn new(seed: u64) -> Self {
         machine::begin(seed);
         let mut rng = Rng::new(seed);
         let scratch = TempDir::new().unwrap();
         let batch = scratch.path().join("batch");
         std::fs::write(&batch, "").unwrap();
-        // States say themselves which kind they want.
+        // Each state names its kind itself.
         let offload = (rng.below(3) > 0).then_some(OffloadKind::Packet);
         let mut site = Site::new(0, batch, 1, offload);
         site.start().unwrap();
@@ -64,7 +64,7 @@ impl Stand {
         self.site.run.as_mut().unwrap()
     }
 
-    /// Carries out all that was asked; the numbers with which it is refused.
+    /// Runs one round of all queued requests; returns the errnos.
     fn round(&mut self) -> Vec<i32> {
         let taken = self.clients.take(usize::MAX);
         let requests: Vec<_> = taken.into_iter().map(|(from, _, bytes)| (from, bytes)).collect();
@@ -78,7 +78,7 @@ impl Stand {
         refused.collect()
     }
 
-    fn image(&mut self) -> Image {
+    fn observe(&mut self) -> Observed {
         for line in ["state list", "policy list"] {
             self.clients.ask(SCRIPT, line, Purpose::Dump);
         }
@@ -93,9 +93,9 @@ impl Stand {
             shown.extend(messages.map(|message| (message.header.kind, message.body().to_vec())));
         }
         let run = self.run();
-        let states = run.database.snapshot().sad.iter().map(|sa| picture(sa)).collect();
-        let on_device = run.nic.iter().flat_map(|nic| nic.pictures()).collect();
-        Image { shown, states, on_device }
+        let states = run.database.snapshot().sad.iter().map(|sa| state_line(sa)).collect();
+        let on_device = run.nic.iter().flat_map(|nic| nic.state_lines()).collect();
+        Observed { shown, states, on_device }
     }
 
     fn place(&mut self) -> u8 {
@@ -169,9 +169,9 @@ impl Stand {
             }
             9 => {
                 let (side, from, to) = self.policy();
-                let way = if side == PolicySide::Out { "out" } else { "in" };
+                let direction = if side == PolicySide::Out { "out" } else { "in" };
                 let (from, to) = (client::words(from), client::words(to));
-                let line = format!("policy delete dir {way} src {from} dst {to}");
+                let line = format!("policy delete dir {direction} src {from} dst {to}");
                 self.clients.ask(SCRIPT, &line, Purpose::Flush);
             }
             10 => {
@@ -187,7 +187,7 @@ impl Stand {
         }
     }
 
-    /// Some packets pass.
+    /// Passes some packets.
     fn traffic(&mut self) {
         let snapshot = self.run().database.snapshot();
         for sa in snapshot.sad.iter().filter(|sa| !sa.counts_elsewhere()) {
@@ -200,8 +200,8 @@ impl Stand {
     }
 }
 
-/// What a state is, beside what is shown of it.
-fn picture(sa: &Sa) -> String {
+/// What a dump does not show of a state.
+fn state_line(sa: &Sa) -> String {
     let numbers = (sa.sequence().last(), sa.sequence().reserved(), sa.next_iv_prefix());
     let window = (sa.received_in_window(), sa.reserved_to_receive());
     let place = sa.attachment().map(|place| (place.device, place.kind));
@@ -212,37 +212,37 @@ fn picture(sa: &Sa) -> String {
 fn round_that_fails_leaves_everything_as_it_was() {
     let mut failed = 0;
     for seed in 0..SEEDS {
-        let mut stand = Stand::new(seed);
+        let mut fixture = RoundFixture::new(seed);
         for round in 0..ROUNDS {
-            stand.traffic();
-            let count = 1 + stand.rng.below(8);
-            if stand.rng.below(2) == 0 {
-                (0..count).for_each(|_| stand.ask_something());
-                stand.round();
+            fixture.traffic();
+            let count = 1 + fixture.rng.below(8);
+            if fixture.rng.below(2) == 0 {
+                (0..count).for_each(|_| fixture.ask_something());
+                fixture.round();
                 continue;
             }
-            let before = stand.image();
-            // From this one on they wait for the disk.
-            stand.last_spi += 1;
-            stand.ask_state("add", stand.last_spi);
-            (0..count).for_each(|_| stand.ask_something());
-            stand.site.disk.set_health(Health::Full(round));
-            let refused = stand.round();
-            stand.site.disk.set_health(Health::Good);
+            let before = fixture.observe();
+            // From here on requests wait for the disk.
+            fixture.last_spi += 1;
+            fixture.ask_state("add", fixture.last_spi);
+            (0..count).for_each(|_| fixture.ask_something());
+            fixture.site.disk.set_health(Health::Full(round));
+            let refused = fixture.round();
+            fixture.site.disk.set_health(Health::Good);
             // The device took the first one, or nothing waited.
             if refused.first() != Some(&EIO) {
                 continue;
             }
             failed += 1;
-            let after = stand.image();
+            let after = fixture.observe();
             assert_eq!(before.states, after.states, "seed {seed}, round {round}");
             assert_eq!(before.on_device, after.on_device, "seed {seed}, round {round}");
             assert_eq!(before.shown, after.shown, "seed {seed}, round {round}");
             machine::pass(std::time::Duration::from_millis(300));
             let outbox = &mut Outbox::default();
-            stand.site.run.as_mut().unwrap().run_housekeeping(outbox);
-            let file = stand.site.disk.file_in_place().unwrap();
-            stand.run().check_reservations(&file);
+            fixture.site.run.as_mut().unwrap().run_housekeeping(outbox);
+            let file = fixture.site.disk.file_in_place().unwrap();
+            fixture.run().check_reservations(&file);
         }
     }
     assert!(failed > 200, "only {failed} rounds failed");

@@ -5,7 +5,7 @@ mod succession;
 
 use std::{
     collections::BTreeSet,
-    net::{IpAddr, Ipv4Addr},
+    net::IpAddr,
     path::PathBuf,
     sync::{Arc, Mutex},
 };
@@ -23,8 +23,8 @@ use uxfrm_testkit::{Rng, split_burst};
 
 use super::{
     kernel::Kernel,
-    ledger::{PolicyName, PolicySide},
-    machine::{self, FakeDisk, FakeShelf},
+    machine::{self, FakeDisk, FakeStorage},
+    names::{NETS, Name, PLACES, PolicyName, PolicySide, inner, outer},
 };
 use crate::{
     batch::{apply, provenance::FileOwned},
@@ -51,43 +51,25 @@ pub(super) use succession::Drained;
 /// Seconds that larval states live.
 const ACQUIRE_EXPIRES: u32 = 30;
 
-/// What names a state on the wire.
-pub(super) type Name = (IpAddr, u32);
-
-/// The address that a gateway has in a network behind it.
-pub(super) fn inner(site: usize, net: u8) -> Ipv4Addr {
-    Ipv4Addr::new(10, u8::try_from(site + 1).unwrap(), net, 1)
-}
-
-/// A gateway's address on the wire; it has several.
-pub(super) fn outer(site: usize, place: u8) -> Ipv4Addr {
-    Ipv4Addr::new(192, 0, 2 + place, u8::try_from(site + 1).unwrap())
-}
-
-/// Networks behind each gateway.
-pub(super) const NETS: u8 = 6;
-/// Addresses of each on the wire.
-pub(super) const PLACES: u8 = 2;
-
 /// A gateway's machine, whether it runs or not.
 #[derive(Debug)]
 pub(super) struct Site {
     pub(super) number: usize,
     pub(super) disk: FakeDisk,
-    pub(super) shelf: FakeShelf,
+    pub(super) storage: FakeStorage,
     pub(super) kernel: Kernel,
-    /// What the last run wrote down of its policies.
+    /// The policies file of the last run.
     policies: Option<String>,
     /// Policies and states that are there from the start.
     pub(super) batch: PathBuf,
     pub(super) workers: u32,
-    /// What a device does for states with static keys.
+    /// The offload kind of states with static keys.
     pub(super) offload: Option<OffloadKind>,
     pub(super) run: Option<Run>,
     pub(super) starts: u64,
 }
 
-/// One life of a gateway's process.
+/// One process of a gateway.
 #[derive(Debug)]
 pub(super) struct Run {
     workers: Vec<Worker>,
@@ -108,24 +90,24 @@ pub(super) struct Run {
     pool: Pool,
     out: Output,
     pub(super) condition: Condition,
-    /// Packets that went in and came out, to compare with what the workers say.
-    given: [u64; 2],
-    taken: [u64; 2],
+    /// Packets outbound and inbound that went in and came out, to check workers' counts.
+    packets_in: [u64; 2],
+    packets_out: [u64; 2],
 }
 
-/// A device, and what it has received.
+/// A device and its receive queues.
 #[derive(Debug)]
 pub(super) struct Nic {
     nic: Arc<Mutex<ModelNic>>,
     queues: NicQueues,
-    /// How requests call it.
+    /// Its interface index.
     pub(super) index: u32,
     /// Whether it may refuse what it had before.
     pub(super) refuses: bool,
 }
 
 impl Nic {
-    /// How batch files call it.
+    /// Its name in batch files.
     pub(super) const NAME: &str = "nic0";
 
     fn new(devices: &mut Devices, starts: u64) -> Self {
@@ -134,22 +116,22 @@ impl Nic {
         Self { nic, queues, index, refuses: false }
     }
 
-    /// Something goes wrong with it.
+    /// Injects a fault.
     pub(super) fn inject(&mut self, fault: Fault) {
         self.refuses |= matches!(fault, Fault::FullTables(1..) | Fault::Busy(1..));
         self.nic.lock().unwrap().inject(fault);
     }
 
-    /// The states that it has, and how far they are.
-    pub(super) fn pictures(&self) -> Vec<String> {
+    /// Its states and their counts, a line each.
+    pub(super) fn state_lines(&self) -> Vec<String> {
         let nic = self.nic.lock().unwrap();
-        let picture = |held: HeldState| {
+        let state_line = |held: HeldState| {
             let HeldState { state, kind, direction, counts, .. } = held;
-            // Kind crypto is told of numbers, and has none.
+            // With kind crypto the engine owns the numbers.
             let own = (kind == OffloadKind::Packet).then_some((counts.sent, counts.received));
             format!("{state:?} {kind:?} {direction:?} {own:?}")
         };
-        nic.held().map(picture).collect()
+        nic.held().map(state_line).collect()
     }
 
     /// The highest number that a state of kind packet has received.
@@ -161,7 +143,7 @@ impl Nic {
         Some(held.counts.received)
     }
 
-    /// What the engine handed over, and what it sealed itself.
+    /// Sends packets that the engine offloaded, and those that it sealed itself.
     fn send(
         &self,
         handed: &mut Vec<OffloadedPacket>,
@@ -187,24 +169,24 @@ impl Nic {
 pub(super) enum End {
     /// SIGTERM.
     Orderly,
-    /// A worker ends by itself, and the daemon tidies up what it can.
+    /// A worker fails, and the daemon cleans up.
     Fault,
     /// SIGKILL.
     Killed,
-    /// The machine goes with it.
+    /// The machine loses power.
     PowerLoss,
 }
 
-/// What is left where a run ended.
+/// State of the host after a run.
 #[derive(Debug)]
-pub(super) struct Left {
-    /// The highest number that each state had received, where the next run has to know it.
-    pub(super) heads: Vec<(Name, u64)>,
-    /// Whether the next run knows exactly.
+pub(super) struct EndState {
+    /// The highest number that each state had received, as the next run has to know it.
+    pub(super) highest_received: Vec<(Name, u64)>,
+    /// Whether the next run must know exactly these numbers.
     pub(super) is_exact: bool,
 }
 
-/// What became of a packet from the wire.
+/// The outcome of a packet from the wire.
 #[derive(Debug)]
 pub(super) struct Arrival {
     pub(super) delivered: Vec<PacketBuf>,
@@ -221,7 +203,7 @@ impl Site {
         Self {
             number,
             disk: FakeDisk::default(),
-            shelf: FakeShelf::default(),
+            storage: FakeStorage::default(),
             kernel: Kernel::default(),
             policies: None,
             batch,
@@ -243,8 +225,8 @@ impl Site {
         self.starts += 1;
         let seed = (self.number as u64) << 32 | self.starts;
         let poller = Poller::new()?;
-        let shelf = Box::new(self.shelf.clone());
-        let remembered = WitnessPlace { shelf, waker: poller.waker() };
+        let storage = Box::new(self.storage.clone());
+        let remembered = WitnessPlace { storage, waker: poller.waker() };
         let disk = Box::new(self.disk.open());
         let mut store = SequenceStore::on(disk, Some(remembered), machine::draw)?;
         let condition = store.condition();
@@ -287,13 +269,13 @@ impl Site {
             pool: Pool::new(),
             out: Output::default(),
             condition,
-            given: [0; 2],
-            taken: [0; 2],
+            packets_in: [0; 2],
+            packets_out: [0; 2],
         });
         Ok(())
     }
 
-    /// Writes down what the policies protect now.
+    /// Saves the policies file.
     pub(super) fn write_policies_down(&mut self) {
         let Some(run) = &self.run else { return };
         let saved = SavedPolicies::of(&run.database.snapshot().spd, run.reload.written());
@@ -312,10 +294,10 @@ impl Site {
         workers.collect()
     }
 
-    /// Ends as [`gateway::run`] does, or the machine.
-    pub(super) fn end(&mut self, end: End) -> Option<Left> {
+    /// Ends as [`gateway::run`] does, or with the machine.
+    pub(super) fn end(&mut self, end: End) -> Option<EndState> {
         if end == End::Killed || end == End::PowerLoss {
-            self.shelf.freeze();
+            self.storage.freeze();
         }
         if end == End::Orderly {
             self.write_policies_down();
@@ -323,20 +305,21 @@ impl Site {
         let run = self.run.take()?;
         let snapshot = run.database.snapshot();
         let name = |sa: &Sa| (sa.id().destination, sa.id().spi.0);
-        let heads = snapshot.sad.iter().map(|sa| (name(sa), sa.highest_received())).collect();
+        let highest_received =
+            snapshot.sad.iter().map(|sa| (name(sa), sa.highest_received())).collect();
         let Run { workers, mut database, mut reconciler, .. } = run;
         drop(workers);
         let is_exact = match end {
             End::Orderly => reconciler.close_store(&mut database).is_ok(),
-            // One that has just taken over another's place has none before its first commit.
+            // A successor has no witness before its first commit.
             End::Fault | End::Killed => reconciler.has_witness(),
             End::PowerLoss => {
-                self.shelf.reboot();
+                self.storage.reboot();
                 self.kernel.reboot();
                 false
             }
         };
-        Some(Left { heads, is_exact })
+        Some(EndState { highest_received, is_exact })
     }
 }
 
@@ -397,7 +380,7 @@ impl Run {
         }
     }
 
-    /// Numbers that may be used are on the disk.
+    /// Asserts that all numbers that may be used are on the disk.
     pub(super) fn check_reservations(&self, file: &[u8]) {
         let kept = JournalView::read(file);
         for sa in self.database.snapshot().sad.iter() {
@@ -410,7 +393,7 @@ impl Run {
                 "{name:?} may receive up to {may_receive}, the disk has {received}"
             );
             if let Some(taken) = self.nic.as_ref().and_then(|nic| nic.received(name)) {
-                // Where it began after a restart nothing was accepted.
+                // Nothing was accepted where the window began after a restart.
                 assert!(
                     taken <= received.max(sa.restarted_at()),
                     "the device received {taken} for {name:?}, the disk has {received}"
@@ -424,7 +407,7 @@ impl Run {
         self.reconciler.resume_from_vm_snapshot(&mut self.database);
     }
 
-    /// What the control thread does between two waits; what clients hear of it.
+    /// The control thread's work between two waits; returns events for clients.
     pub(super) fn run_housekeeping(&mut self, outbox: &mut Outbox) -> Vec<(u32, Vec<u8>)> {
         let events = self.events.drain(..).chain(self.device_events.drain(..)).collect();
         let Self { database, reconciler, xfrm, keepalives, policy_rebuild, devices, .. } = self;
@@ -438,15 +421,15 @@ impl Run {
         answers
     }
 
-    /// Packets from the host: what goes to the wire.
+    /// Packets from the host; returns those for the wire.
     pub(super) fn outbound(&mut self, packets: Vec<PacketBuf>, worker: usize) -> Vec<PacketBuf> {
-        self.given[0] += packets.len() as u64;
+        self.packets_in[0] += packets.len() as u64;
         let worker = worker % self.workers.len();
         let mut batch: Batch = packets.into_iter().collect();
         let Self { workers, pool, out, .. } = self;
         workers[worker].outbound(&mut batch, now(), pool, out);
         let mut handed = std::mem::take(&mut self.out.offloaded);
-        self.taken[0] += handed.len() as u64;
+        self.packets_out[0] += handed.len() as u64;
         let wire = self.collect().0;
         match &self.nic {
             Some(nic) => nic.send(&mut handed, wire, &mut self.pool),
@@ -454,7 +437,7 @@ impl Run {
         }
     }
 
-    /// Lets all go out that waited for states.
+    /// Sends all packets that waited for states.
     pub(super) fn release(&mut self) -> Vec<PacketBuf> {
         (0..self.workers.len()).flat_map(|worker| self.outbound(Vec::new(), worker)).collect()
     }
@@ -463,13 +446,13 @@ impl Run {
     pub(super) fn inbound(&mut self, packet: PacketBuf, worker: usize) -> Arrival {
         let worker = worker % self.workers.len();
         let before = self.drops();
-        let Self { workers, nic, pool, out, given, .. } = self;
+        let Self { workers, nic, pool, out, packets_in, .. } = self;
         if let Some(nic) = nic {
             let mut received = nic.receive(packet, pool);
-            given[1] += received.len() as u64;
+            packets_in[1] += received.len() as u64;
             workers[worker].inbound_from_device(&mut received, now(), pool, out);
         } else {
-            given[1] += 1;
+            packets_in[1] += 1;
             let mut batch: Batch = std::iter::once(packet).collect();
             workers[worker].inbound(&mut batch, now(), pool, out);
         }
@@ -485,8 +468,8 @@ impl Run {
         self.events.append(&mut self.out.events);
         let wire: Vec<_> = self.out.wire.drain().flat_map(|sent| split_burst(&sent)).collect();
         let host: Vec<_> = self.out.host.drain().flat_map(|came| split_burst(&came)).collect();
-        self.taken[0] += wire.len() as u64;
-        self.taken[1] += host.len() as u64;
+        self.packets_out[0] += wire.len() as u64;
+        self.packets_out[1] += host.len() as u64;
         (wire, host)
     }
 
@@ -495,7 +478,7 @@ impl Run {
         DropReason::ALL.iter().map(|reason| (*reason, of(*reason))).collect()
     }
 
-    /// Each packet came out, was dropped under one reason, or waits.
+    /// Asserts that each packet came out, was dropped under one reason, or waits.
     pub(super) fn check_accounts(&self) {
         let [mut outward, mut inward] = [[0; 5]; 2];
         for worker in &self.workers {
@@ -512,9 +495,9 @@ impl Run {
         }
         let named: u64 = self.drops().iter().map(|(_, count)| count).sum();
         assert_eq!(named, outward[2] + inward[2], "drops have names");
-        assert_eq!(self.given, [outward[0], inward[0]], "packets that were given");
+        assert_eq!(self.packets_in, [outward[0], inward[0]], "packets that went in");
         let made = outward[4] + inward[4];
-        let came_out = self.taken.iter().sum::<u64>();
+        let came_out = self.packets_out.iter().sum::<u64>();
         assert_eq!(came_out, outward[1] + inward[1] + made, "packets that came out");
     }
 
@@ -557,7 +540,7 @@ fn deliver(outbox: &mut Outbox, answers: &mut Vec<(u32, Vec<u8>)>) {
     answers.extend(datagrams.into_iter().map(|(client, datagram)| (client.0, datagram.to_vec())));
 }
 
-/// One of several, evenly.
+/// A random element.
 pub(super) fn pick<'a, T>(rng: &mut Rng, of: &'a [T]) -> Option<&'a T> {
     if of.is_empty() { None } else { of.get(rng.below(of.len())) }
 }

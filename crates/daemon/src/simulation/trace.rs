@@ -1,4 +1,4 @@
-//! What happened, for who reads a failure; and a number that is the same in every run of a seed.
+//! A log of a run for debugging, and its digest, which is the same in every run of a seed.
 
 use std::{
     cell::RefCell,
@@ -8,7 +8,7 @@ use std::{
     rc::Rc,
 };
 
-/// Steps that are kept.
+/// Number of last steps that are kept.
 const KEPT: usize = 60;
 
 #[derive(Debug, Default)]
@@ -21,44 +21,44 @@ struct TraceLines {
 /// The steps of a run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trace {
-    told: Rc<RefCell<TraceLines>>,
+    lines: Rc<RefCell<TraceLines>>,
     /// Whether all of it is printed as it happens.
     is_loud: bool,
 }
 
 impl Trace {
-    /// Of nothing yet.
+    /// An empty trace.
     pub(super) fn new(is_loud: bool) -> Self {
         Self { is_loud, ..Self::default() }
     }
 
-    /// Something happens.
+    /// Logs a step.
     pub(super) fn note(&self, text: impl FnOnce() -> String) {
-        let mut told = self.told.borrow_mut();
+        let mut lines = self.lines.borrow_mut();
         let text = text();
-        text.hash(&mut told.digest);
-        told.steps += 1;
-        let line = format!("{:5} {text}", told.steps);
+        text.hash(&mut lines.digest);
+        lines.steps += 1;
+        let line = format!("{:5} {text}", lines.steps);
         if self.is_loud {
             eprintln!("{line}");
         }
-        if told.last.len() == KEPT {
-            told.last.pop_front();
+        if lines.last.len() == KEPT {
+            lines.last.pop_front();
         }
-        told.last.push_back(line);
+        lines.last.push_back(line);
     }
 
     /// The last steps.
     pub(super) fn last(&self) -> String {
-        let told = self.told.borrow();
-        told.last.iter().fold(String::new(), |mut text, line| {
+        let lines = self.lines.borrow();
+        lines.last.iter().fold(String::new(), |mut text, line| {
             let _ = writeln!(text, "{line}");
             text
         })
     }
 
-    /// What tells runs apart.
+    /// Digest of all steps.
     pub(super) fn digest(&self) -> u64 {
-        self.told.borrow().digest.finish()
+        self.lines.borrow().digest.finish()
     }
 }

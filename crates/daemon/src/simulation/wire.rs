@@ -1,17 +1,17 @@
-//! A wire that loses, doubles and swaps packets, and on which somebody records all.
+//! A wire that loses, duplicates and reorders packets and records all of them.
 
 use uxfrm_testkit::{Rng, WireImpairments};
 
-/// Packets that are remembered.
+/// Number of recorded packets.
 const RECORDED: usize = 500;
 
-/// What is on its way, and what was.
+/// Packets in flight, and recorded ones.
 #[derive(Debug, Default)]
 pub(super) struct Wire {
     flying: Vec<Vec<u8>>,
     recorded: Vec<Vec<u8>>,
     troubles: WireImpairments,
-    /// Packets that came to the wire, were doubled, lost, and came out of it.
+    /// Counts: packets in, duplicated, lost, out.
     counts: [u64; 4],
 }
 
@@ -53,12 +53,12 @@ impl Wire {
         self.flying.is_empty()
     }
 
-    /// A packet of before.
+    /// A recorded packet.
     pub(super) fn recorded(&self, rng: &mut Rng) -> Option<Vec<u8>> {
         super::site::pick(rng, &self.recorded).cloned()
     }
 
-    /// It gets better or worse.
+    /// Changes how lossy it is.
     pub(super) fn change(&mut self, rng: &mut Rng) {
         self.troubles = match rng.below(3) {
             0 => WireImpairments::default(),

@@ -31,7 +31,11 @@ use uxfrm_tunnel::{
     counters::{Count, TunnelDrops},
 };
 
-use super::{TunnelDevice, TunnelService, TunnelSpec, Worker, error, per_address_sockets, sockets};
+use super::{
+    TunnelDevice, TunnelService, TunnelSpec, Worker, error,
+    per_address_sockets::{self, WildcardPort},
+    sockets,
+};
 use crate::{
     descriptor_store::{Copies, DescriptorStore},
     pausable_thread::PausableThread,
@@ -297,7 +301,7 @@ impl TunnelService {
             ReceiveSource::Datagrams(identity) => {
                 let socket = sockets::taken_datagrams(&identity, socket).map_err(refusal)?;
                 let found = self.ports.find(&identity).copied();
-                self.wide.extend(found.ok().and_then(|port| sockets::wide(port, &socket)));
+                self.wide.extend(found.ok().and_then(|port| WildcardPort::of(port, &socket)));
                 (Box::new(socket) as _, self.counts_of(&identity))
             }
         };

@@ -4,9 +4,9 @@
 //! Where such a socket can't be had, the one for all addresses takes the datagrams as before, so
 //! nothing here fails.
 
-use std::sync::Arc;
+use std::{io, net::IpAddr, sync::Arc};
 
-use uxfrm_io::PerAddressSockets;
+use uxfrm_io::{PerAddressSockets, Port, Udp};
 use uxfrm_runtime::{ReceivePort, ReceiveSource, TunnelChange};
 use uxfrm_tunnel::{DecapPort, DecapPorts, PortIdentity, Tunnels};
 
@@ -19,7 +19,27 @@ const MOST: usize = 64;
 #[derive(Debug)]
 pub(super) struct WildcardPort {
     pub(super) port: DecapPort,
-    pub(super) site: PerAddressSockets,
+    site: PerAddressSockets,
+}
+
+impl WildcardPort {
+    /// One that a socket was opened for; `None` for a port of a single address.
+    pub(super) fn of(port: DecapPort, socket: &Udp) -> Option<Self> {
+        if !port.identity.local.is_unspecified() {
+            return None;
+        }
+        let site = socket.site();
+        site.inspect_err(|error| tracing::debug!(%error, "no sockets of single addresses"))
+            .ok()
+            .map(|site| Self { port, site })
+    }
+
+    /// Its socket at one address.
+    fn open(&self, address: IpAddr) -> io::Result<Box<dyn Port>> {
+        let socket = self.site.at(address)?;
+        sockets::allow(&self.port, &socket)?;
+        Ok(Box::new(socket))
+    }
 }
 
 impl TunnelService {
@@ -59,7 +79,8 @@ impl TunnelService {
         let wide = self.wide.iter().find(|wide| covers(&wide.port.identity, &identity))?;
         let of_all = ReceiveSource::Datagrams(wide.port.identity);
         let (_, counts) = self.sockets.iter().find(|(source, _)| *source == of_all)?;
-        let port = sockets::per_address(wide, identity.local)
+        let port = wide
+            .open(identity.local)
             .inspect_err(|error| tracing::debug!(%error, ?identity, "no socket of one address"))
             .ok()?;
         let source = ReceiveSource::Datagrams(identity);

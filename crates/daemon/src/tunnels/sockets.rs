@@ -20,7 +20,7 @@ use uxfrm_tunnel::{
     DecapPort as ReceivePort, PortIdentity, Tunnel, TunnelConfig, ports::ZeroChecksum6,
 };
 
-use super::{error, per_address_sockets::WildcardPort};
+use super::error;
 use crate::{
     local_ports,
     tun::{QUEUE, gso_limit},
@@ -140,26 +140,8 @@ pub(super) fn taken_datagrams(
     Udp::of_socket(socket, &options).map_err(|error| error::bare(&error))
 }
 
-/// What opens sockets of single addresses beside that of a port for all; `None` for other ports.
-pub(super) fn wide(port: ReceivePort, socket: &Udp) -> Option<WildcardPort> {
-    if !port.identity.local.is_unspecified() {
-        return None;
-    }
-    let site = socket.site();
-    site.inspect_err(|error| tracing::debug!(%error, "no sockets of single addresses"))
-        .ok()
-        .map(|site| WildcardPort { port, site })
-}
-
-/// The socket of a port for all addresses at one of them.
-pub(super) fn per_address(wide: &WildcardPort, address: IpAddr) -> io::Result<Box<dyn Port>> {
-    let socket = wide.site.at(address)?;
-    allow(&wide.port, &socket)?;
-    Ok(Box::new(socket))
-}
-
 /// Takes datagrams without checksum where the port does.
-fn allow(port: &ReceivePort, socket: &Udp) -> io::Result<()> {
+pub(super) fn allow(port: &ReceivePort, socket: &Udp) -> io::Result<()> {
     match port.zero_checksum6 {
         ZeroChecksum6::Allow => socket.accept_without_checksum(),
         ZeroChecksum6::Refuse => Ok(()),

@@ -5,10 +5,13 @@ use std::{fs, io, path::Path, sync::Arc};
 use uxfrm_engine::{Moment, Sa};
 
 use super::{
-    AHEAD, NumberGrant, NumberRate, ReceivedBefore, Record, SaName, SequenceStore, WatchedSa,
-    allow_to_receive,
-    received::{LEAST_AHEAD, MOST_AHEAD},
-    receives, sends,
+    SequenceStore,
+    journal::Record,
+    received::{LEAST_AHEAD, MOST_AHEAD, NumberRate, ReceivedBefore},
+    receives,
+    reservation::{AHEAD, NumberGrant, WatchedSa, allow_to_receive},
+    sa_name::SaName,
+    sends,
     witness::{self, Witness},
 };
 

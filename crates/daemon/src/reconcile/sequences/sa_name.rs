@@ -31,7 +31,7 @@ impl SaName {
         }
     }
 
-    /// ReceivedBefore all states with the same key.
+    /// Before all states with the same key.
     pub(super) fn first_with_key(self) -> Self {
         let destination = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
         Self { destination, spi: 0, mark: 0, mask: 0, ..self }

@@ -1,11 +1,18 @@
-use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
 
 use tempfile::TempDir;
 use uxfrm_crypto::Backend;
-use uxfrm_engine::{Database, DropReason, Moment, SaConfig};
+use uxfrm_engine::{Database, DropReason, FIRST_RESERVED, Moment, SaConfig};
 use uxfrm_io::poll::Poller;
 
-use super::*;
+use super::{
+    disk::{Disk, LocalDisk},
+    found::{WitnessPlace, random_bits},
+    leaving::UNDER_WAY,
+    memory::RunFile,
+    reservation::AHEAD,
+    *,
+};
 use crate::batch::{self, Command, apply};
 
 const KEY: &str = "0x000102030405060708090a0b0c0d0e0f10111213";
@@ -41,8 +48,8 @@ impl Runs {
 
     fn open(&self) -> SequenceStore {
         let memory = self.memory().join("store.windows");
-        let shelf = Box::new(RunFile(memory));
-        let remembered = WitnessPlace { shelf, waker: Poller::new().unwrap().waker() };
+        let storage = Box::new(RunFile(memory));
+        let remembered = WitnessPlace { storage, waker: Poller::new().unwrap().waker() };
         let disk = Box::new(LocalDisk::open(&self.path()).unwrap());
         SequenceStore::on(disk, Some(remembered), random_bits).unwrap()
     }

@@ -104,13 +104,13 @@ pub(super) fn place_of(store: &Path) -> RunFile {
 
 impl Left {
     /// Reads what the last run left, if it was in this boot.
-    pub(super) fn read(shelf: &dyn WitnessStorage) -> Self {
-        Self::try_read(shelf).unwrap_or_default()
+    pub(super) fn read(storage: &dyn WitnessStorage) -> Self {
+        Self::try_read(storage).unwrap_or_default()
     }
 
-    fn try_read(shelf: &dyn WitnessStorage) -> Option<Self> {
-        let boot = shelf.boot()?;
-        let mut file = shelf.read()?;
+    fn try_read(storage: &dyn WitnessStorage) -> Option<Self> {
+        let boot = storage.boot()?;
+        let mut file = storage.read()?;
         let head = words(&mut file, HEAD)?;
         let wide = |at: usize| u128::from(head[at]) << 64 | u128::from(head[at + 1]);
         if (head[AT_MAGIC], head[AT_VERSION], wide(AT_BOOT)) != (MAGIC, VERSION, boot) {
@@ -140,12 +140,12 @@ impl Witness {
     ///
     /// # Errors
     /// The kernel's: where there is no `/run` to write to, stores do without.
-    pub(super) fn create(shelf: &dyn WitnessStorage, identity: StoreId) -> io::Result<Self> {
-        let memory = shelf.create(HEAD + MOST * CELL)?;
+    pub(super) fn create(storage: &dyn WitnessStorage, identity: StoreId) -> io::Result<Self> {
+        let memory = storage.create(HEAD + MOST * CELL)?;
         let words = memory.words();
         let witness = Self { memory, words, cells: Mutex::default() };
         witness.make_room()?;
-        let boot = shelf.boot().ok_or_else(|| io::Error::other("the kernel tells no boot_id"))?;
+        let boot = storage.boot().ok_or_else(|| io::Error::other("the kernel tells no boot_id"))?;
         witness.set_wide(AT_BOOT, boot);
         witness.set_wide(AT_ID, identity.id);
         witness.set(AT_VERSION, VERSION);

@@ -144,8 +144,8 @@ impl Simulation {
 
     fn start(&mut self) {
         let memory = self.scratch.path().join("run/windows");
-        let shelf = Box::new(RunFile(memory));
-        let remembered = WitnessPlace { shelf, waker: Poller::new().unwrap().waker() };
+        let storage = Box::new(RunFile(memory));
+        let remembered = WitnessPlace { storage, waker: Poller::new().unwrap().waker() };
         let store =
             SequenceStore::on(Box::new(self.disk.clone()), Some(remembered), random_bits).unwrap();
         let condition = store.condition();

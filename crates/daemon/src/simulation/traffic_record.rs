@@ -1,4 +1,4 @@
-//! What everybody saw, and what must never be seen.
+//! A record of all traffic, which asserts the promises.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -7,23 +7,10 @@ use std::{
 
 use uxfrm_packet::PacketBuf;
 
-use super::site::{NETS, Name};
+use super::names::{NETS, Name, Net, PolicyName, PolicySide};
 
-/// What each payload begins with.
+/// The first bytes of each payload.
 const MARKER: &[u8] = b"plain!";
-
-/// A network behind a gateway: its number, and that of the network.
-pub(super) type Net = (usize, u8);
-
-/// Where a policy stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum PolicySide {
-    Out,
-    In,
-}
-
-/// What names a policy.
-pub(super) type PolicyName = (PolicySide, Net, Net);
 
 /// An ESP packet, as far as anybody can read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +33,7 @@ impl Esp {
     }
 }
 
-/// What is known of all that was sent and received.
+/// All that was sent and received.
 #[derive(Debug, Default)]
 pub(super) struct TrafficRecord {
     keys: HashMap<Name, [u8; 20]>,
@@ -54,29 +41,29 @@ pub(super) struct TrafficRecord {
     last: u64,
     /// Where each payload came from and went to.
     payloads: HashMap<u64, (Net, Net)>,
-    /// What each gateway's host has received and may not receive again.
+    /// Payloads that each host has received and may not receive again.
     delivered: BTreeMap<usize, HashSet<u64>>,
-    /// Of policies, what gateways said that they have; what is to keep plain packets back.
+    /// Policies that each gateway has acknowledged: no plain packet passes them.
     pub(super) promised: BTreeMap<usize, BTreeSet<PolicyName>>,
-    /// The last payload before each of them.
+    /// The last payload before each was acknowledged.
     since: BTreeMap<(usize, PolicyName), u64>,
     pub(super) total: u64,
 }
 
 impl TrafficRecord {
-    /// A state has this key.
+    /// Registers the key of a state.
     pub(super) fn learn_key(&mut self, name: Name, key: [u8; 20]) {
         self.keys.insert(name, key);
     }
 
-    /// The same state under another name.
+    /// Registers another name of a state.
     pub(super) fn rename(&mut self, old: Name, new: Name) {
         if let Some(key) = self.keys.get(&old) {
             self.keys.insert(new, *key);
         }
     }
 
-    /// The next payload.
+    /// A new payload.
     pub(super) fn payload(&mut self, from: Net, to: Net) -> Vec<u8> {
         self.last += 1;
         self.payloads.insert(self.last, (from, to));
@@ -90,12 +77,12 @@ impl TrafficRecord {
         self.payloads.get(&id).map(|ends| (id, *ends))
     }
 
-    /// A gateway, or its host, sent this by the wire.
+    /// Checks a packet that a gateway or its host sent to the wire.
     pub(super) fn sent(&mut self, site: usize, packet: &[u8]) {
         let Some(esp) = Esp::read(packet) else {
             let (id, (from, to)) = self.read(packet).expect("a packet that somebody sent");
             let policy = (PolicySide::Out, from, to);
-            // A device may have kept back what it was given before.
+            // A device may have delayed an older packet.
             let is_older = self.since.get(&(site, policy)).is_some_and(|since| id <= *since);
             let is_promised = self.is_promised(site, policy) && !is_older;
             assert!(!is_promised, "payload {id} of {from:?} to {to:?} leaves plain");
@@ -107,7 +94,7 @@ impl TrafficRecord {
         assert!(self.ivs.insert((*key, esp.iv)), "the IV of {esp:?} is there twice under its key");
     }
 
-    /// A gateway said that it has a policy.
+    /// A gateway has acknowledged a policy.
     pub(super) fn promise(&mut self, site: usize, policy: PolicyName) {
         if self.promised.entry(site).or_default().insert(policy) {
             self.since.insert((site, policy), self.last);
@@ -118,7 +105,7 @@ impl TrafficRecord {
         self.promised.get(&site).is_some_and(|promised| promised.contains(&policy))
     }
 
-    /// A host received this.
+    /// Checks a packet that a host received.
     pub(super) fn received(&mut self, site: usize, packet: &PacketBuf) -> (u64, Net) {
         let (id, (from, to)) = self.read(packet.bytes()).expect("a payload that was sent");
         assert_eq!(to.0, site, "payload {id} is another's");
@@ -128,7 +115,7 @@ impl TrafficRecord {
         (id, from)
     }
 
-    /// The wire brought a plain packet to a host that has let it in.
+    /// Checks a plain packet that the guard let in.
     pub(super) fn let_in(&self, site: usize, packet: &[u8]) {
         let Some((id, (from, to))) = self.read(packet) else { return };
         let is_promised = self.is_promised(site, (PolicySide::In, from, to));
