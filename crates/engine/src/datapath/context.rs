@@ -26,12 +26,14 @@ pub struct Output {
 /// `received == sent + dropped + absorbed + held` after every batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrafficCounters {
+    // Bytes are not next to their packets: together they would be added as one vector, which costs
+    // more than two additions.
     /// Packets given to the worker.
     pub received: u64,
-    /// Bytes of `received`.
-    pub received_bytes: u64,
     /// Packets that came out, counted before outer fragmentation and coalescing.
     pub sent: u64,
+    /// Bytes of `received`.
+    pub received_bytes: u64,
     /// Bytes of `sent`.
     pub sent_bytes: u64,
     /// Packets dropped, each under one drop reason.

@@ -21,7 +21,9 @@ impl Reassembler {
     /// Drops incomplete datagrams after the time-out.
     pub(crate) fn expire(&mut self, ctx: &mut BatchContext<'_>) {
         let late = self.reassembly.expire(ctx.now, ctx.pool);
-        ctx.count_drop(late, DropReason::InFragment);
+        if late > 0 {
+            ctx.count_drop(late, DropReason::InFragment);
+        }
     }
 
     /// Fragments that wait for others.
