@@ -147,7 +147,8 @@ pub struct Settings {
     pub path_mtus: PathMtus,
     /// TTL and hop limit of outer headers.
     pub hop_limit: u8,
-    /// The host's own addresses, until a [`HostView`] replaces them; likewise `mtu` and `path_mtus`.
+    /// The host's own addresses, until a [`HostView`] replaces them, as it does `mtu` and
+    /// `path_mtus`.
     pub addresses: HostAddresses,
     /// UDP ports at which whole IP packets may hold ESP (RFC 3948: 4500). Socket payloads are
     /// parsed at any port.

@@ -97,8 +97,8 @@ fn plain_fragments_pass_without_refusing_policy() {
     }
 }
 
-/// Nothing proves a later fragment's next header: a bypass for a protocol lets no such fragment pass
-/// a protect policy for all.
+/// Nothing proves a later fragment's next header: a bypass for a protocol lets no such fragment
+/// pass a protect policy for all.
 #[test]
 fn protocol_policy_does_not_match_later_ipv6_fragment() {
     let setup = IpsecSetup::new(Mode::Tunnel, Family::V6, Family::V4);

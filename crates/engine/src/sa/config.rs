@@ -153,7 +153,7 @@ pub struct SaConfig {
     pub extra_flags: SaExtraFlags,
     /// ESP in UDP.
     pub encap: Option<UdpEncap>,
-    /// Interval of NAT keepalives; outbound, with [`UdpEncapKind::Esp`] only.
+    /// Interval of NAT keepalives; outbound only, with an `encap` that allows them.
     pub nat_keepalive: Option<KeepaliveInterval>,
     /// Minimum seconds between mapping events (`XFRMA_MTIMER_THRESH`), unless the peer's port
     /// changes once more; inbound, with encapsulation only.

@@ -45,7 +45,7 @@ impl Sa {
     }
 
     /// The number up to which it accepts packets; `u64::MAX` without a
-    /// [`ReplayStore`](replay_store::ReplayStore).
+    /// [`ReplayStore`](crate::ReplayStore).
     #[must_use]
     pub fn reserved_to_receive(&self) -> u64 {
         match self.live_if_used() {
