@@ -2,8 +2,8 @@
 //! and how.
 //!
 //! Databases, TUN and sockets are there before ([`Gateway::open`]): each needs the one before it,
-//! none leads a packet here, and all go with their last descriptor. [`PREPARED`] comes up next, then
-//! [`STARTED`]; between the two a successor takes over. [`DOWN`] is the way back.
+//! none leads a packet here, and all go with their last descriptor. [`PREPARED`] comes up next,
+//! then [`STARTED`]; between the two a successor takes over. [`DOWN`] is the way back.
 
 use anyhow::Context as _;
 use uxfrm_runtime::WorkerThread;

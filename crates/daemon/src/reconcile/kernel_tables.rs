@@ -1,5 +1,5 @@
-//! The kernel's tables that follow the policies: routes, guard, and what inline mode and AF_XDP know
-//! of the host's addresses.
+//! The kernel's tables that follow the policies: routes, guard, and what inline mode and AF_XDP
+//! know of the host's addresses.
 
 mod interface;
 

@@ -1,4 +1,5 @@
-//! States that go: batches under way still send with them, and a change that fails brings them back.
+//! States that go: batches under way still send with them, and a change that fails brings them
+//! back.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
