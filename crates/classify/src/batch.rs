@@ -1,7 +1,7 @@
-//! Batched look-up in a decision tree. All packets pass the root cuts, down to what the last one
-//! leaves: the widest rules, which give most packets a match to compare with. Then the branches
+//! Batched look-up in a decision tree. All keys pass the root cuts, down to what the last one
+//! leaves: the widest rules, which give most keys a match to compare with. Then the branches
 //! of a few root cuts at a time are followed level by level, so that cache misses overlap, and
-//! packets with a better match drop out. Finally leaves are compared grouped by kind, for the sake
+//! keys with a better match drop out. Finally leaves are compared grouped by kind, for the sake
 //! of branch prediction.
 
 mod tuple_batch;
@@ -21,10 +21,10 @@ use crate::{LOOKUP_BATCH, linear_leaf};
 
 pub(super) use tuple_batch::find_each_tuples;
 
-/// A packet and a node that it has reached.
+/// A key and a node that it has reached.
 #[derive(Debug)]
 struct Visit<'a, W: Words, E: Entry> {
-    packet: usize,
+    key_index: usize,
     node: &'a Node<W, E>,
 }
 
@@ -41,7 +41,7 @@ impl<W: Words, E: Entry> Copy for Visit<'_, W, E> {}
 struct BatchWalk<'a, 'k, W: Words, E: Entry> {
     keys: &'k [Key<W>],
     bests: &'k mut [Best<'a, E>; LOOKUP_BATCH],
-    /// Whether any packet may have a match.
+    /// Whether any key may have a match.
     has_compared: bool,
     /// Nodes being prefetched.
     fetching: Visits<'a, W, E>,
@@ -50,10 +50,10 @@ struct BatchWalk<'a, 'k, W: Words, E: Entry> {
 }
 
 type Visits<'a, W, E> = ArrayVec<Visit<'a, W, E>, MAX_VISITS>;
-/// Cuts that every packet passes, from the root on.
+/// Cuts that every key passes, from the root on.
 type RootCuts<'a, W, E> = ArrayVec<(Window, &'a [Node<W, E>]), MAX_ROOT_CUTS>;
 
-/// Upper limit of visits per kind; packets beyond are looked up singly.
+/// Upper limit of visits per kind; keys beyond are looked up singly.
 const MAX_VISITS: usize = 128;
 /// Upper limit of root cuts; the tree behind them is searched singly.
 const MAX_ROOT_CUTS: usize = 16;
@@ -101,7 +101,7 @@ impl<'a, 'k, W: Words, E: Entry> BatchWalk<'a, 'k, W, E> {
 }
 
 impl<'a, W: Words, E: Entry> BatchWalk<'a, '_, W, E> {
-    /// Descends through the rests, which every packet passes, to the last one; returns the cuts
+    /// Descends through the rests, which every key passes, to the last one; returns the cuts
     /// passed.
     #[inline(never)]
     fn descend_root_cuts(&mut self, root: &'a Node<W, E>) -> RootCuts<'a, W, E> {
@@ -118,7 +118,7 @@ impl<'a, W: Words, E: Entry> BatchWalk<'a, '_, W, E> {
         cuts
     }
 
-    /// Compares all packets with what the root cuts end in.
+    /// Compares all keys with what the root cuts end in.
     fn end(&mut self, node: &'a Node<W, E>) {
         let Self { keys, bests, .. } = self;
         match node {
@@ -136,7 +136,7 @@ impl<'a, W: Words, E: Entry> BatchWalk<'a, '_, W, E> {
         }
     }
 
-    /// Follows the branches of some cuts for all packets that `kind_of` admits, and compares
+    /// Follows the branches of some cuts for all keys that `kind_of` admits, and compares
     /// leaves.
     #[inline]
     fn visit_branches(&mut self, cuts: &[(Window, &'a [Node<W, E>])], kind_of: impl KindOf<W, E>) {
@@ -157,13 +157,13 @@ impl<'a, W: Words, E: Entry> BatchWalk<'a, '_, W, E> {
         }
     }
 
-    /// Moves all packets from one cut to its children.
+    /// Moves all keys from one cut to its children.
     #[inline(never)]
     fn split(&mut self, window: Window, nodes: &'a [Node<W, E>], kind_of: impl KindOf<W, E>) {
-        for (packet, key) in self.keys.iter().enumerate() {
+        for (key_index, key) in self.keys.iter().enumerate() {
             let Some(node) = nodes.get(window.value_in(&key.words)) else { continue };
-            let visit = Visit { packet, node };
-            if self.ready[kind_of(node, &self.bests[packet % LOOKUP_BATCH])]
+            let visit = Visit { key_index, node };
+            if self.ready[kind_of(node, &self.bests[key_index % LOOKUP_BATCH])]
                 .try_push(visit)
                 .is_err()
             {
@@ -180,7 +180,7 @@ impl<'a, W: Words, E: Entry> BatchWalk<'a, '_, W, E> {
         fetching.clear();
         for visit in &ready[CUT] {
             if let Node::Cut { window, rest, nodes, .. } = visit.node
-                && let Some(key) = keys.get(visit.packet)
+                && let Some(key) = keys.get(visit.key_index)
                 && let Some(node) = nodes.get(window.value_in(&key.words))
             {
                 let mut push = |visit: Visit<'a, W, E>| {
@@ -202,7 +202,7 @@ impl<'a, W: Words, E: Entry> BatchWalk<'a, '_, W, E> {
     #[inline(never)]
     fn sort_fetched(&mut self, kind_of: impl KindOf<W, E>) {
         for visit in &self.fetching {
-            let kind_of = kind_of(visit.node, &self.bests[visit.packet % LOOKUP_BATCH]);
+            let kind_of = kind_of(visit.node, &self.bests[visit.key_index % LOOKUP_BATCH]);
             if self.ready[kind_of].try_push(*visit).is_err() {
                 find_single(*visit, self.keys, self.bests);
             }
@@ -236,8 +236,8 @@ fn compare_linear<'a, W: Words, E: Entry>(
     bests: &mut [Best<'a, E>; LOOKUP_BATCH],
 ) {
     for visit in linear {
-        if let (Node::Linear { rules, .. }, Some(key)) = (visit.node, keys.get(visit.packet)) {
-            linear_leaf::find(rules, &key.words, key, &mut bests[visit.packet % LOOKUP_BATCH]);
+        if let (Node::Linear { rules, .. }, Some(key)) = (visit.node, keys.get(visit.key_index)) {
+            linear_leaf::find(rules, &key.words, key, &mut bests[visit.key_index % LOOKUP_BATCH]);
         }
     }
 }
@@ -249,10 +249,11 @@ fn compare_compact<'a, W: Words, E: Entry>(
     bests: &mut [Best<'a, E>; LOOKUP_BATCH],
 ) {
     for visit in compact {
-        if let (Node::Compact { far, rules, .. }, Some(key)) = (visit.node, keys.get(visit.packet))
+        if let (Node::Compact { far, rules, .. }, Some(key)) =
+            (visit.node, keys.get(visit.key_index))
         {
             let far_first = W::Compact::<E>::far_first(&key.words, *far);
-            linear_leaf::find(rules, &far_first, key, &mut bests[visit.packet % LOOKUP_BATCH]);
+            linear_leaf::find(rules, &far_first, key, &mut bests[visit.key_index % LOOKUP_BATCH]);
         }
     }
 }
@@ -264,7 +265,7 @@ fn compare_simd<'a, W: Words, E: Entry>(
     bests: &mut [Best<'a, E>; LOOKUP_BATCH],
 ) {
     let none = Key { words: W::ZERO, extra: 0 };
-    let key = |visit: &Visit<'a, W, E>| keys.get(visit.packet).unwrap_or(&none);
+    let key = |visit: &Visit<'a, W, E>| keys.get(visit.key_index).unwrap_or(&none);
     let blocks = |visit: &Visit<'a, W, E>| match visit.node {
         Node::Simd { blocks, .. } => &**blocks,
         Node::Empty { .. }
@@ -281,7 +282,7 @@ fn compare_simd<'a, W: Words, E: Entry>(
         let pairs = visits.iter().map(|visit| (blocks(visit), &key(visit).words));
         W::RuleBlock8::<E>::fitting_each(pairs, &mut fits);
         for (visit, fits) in visits.iter().zip(&fits) {
-            let best = &mut bests[visit.packet % LOOKUP_BATCH];
+            let best = &mut bests[visit.key_index % LOOKUP_BATCH];
             simd_leaf::consider(blocks(visit), *fits, key(visit), best);
         }
     }
@@ -297,13 +298,17 @@ fn compare_bitvectors<'a, W: Words, E: Entry>(
     for visits in bitvectors.chunks(LOOKUP_BATCH) {
         let mut found = [u32::MAX; LOOKUP_BATCH];
         for (visit, found) in visits.iter().zip(&mut found) {
-            if let (Node::ByteBits { bits, .. }, Some(key)) = (visit.node, keys.get(visit.packet)) {
+            if let (Node::ByteBits { bits, .. }, Some(key)) =
+                (visit.node, keys.get(visit.key_index))
+            {
                 *found = bits.find_first_bit(key);
             }
         }
         for (visit, found) in visits.iter().zip(&found) {
-            if let (Node::ByteBits { bits, .. }, Some(key)) = (visit.node, keys.get(visit.packet)) {
-                bits.consider(*found, key, &mut bests[visit.packet % LOOKUP_BATCH]);
+            if let (Node::ByteBits { bits, .. }, Some(key)) =
+                (visit.node, keys.get(visit.key_index))
+            {
+                bits.consider(*found, key, &mut bests[visit.key_index % LOOKUP_BATCH]);
             }
         }
     }
@@ -315,12 +320,12 @@ fn find_single<'a, W: Words, E: Entry>(
     keys: &[Key<W>],
     bests: &mut [Best<'a, E>; LOOKUP_BATCH],
 ) {
-    if let Some(key) = keys.get(visit.packet) {
-        visit.node.find(key, &mut bests[visit.packet % LOOKUP_BATCH]);
+    if let Some(key) = keys.get(visit.key_index) {
+        visit.node.find(key, &mut bests[visit.key_index % LOOKUP_BATCH]);
     }
 }
 
-/// Kind of a node, given the packet's match so far.
+/// Kind of a node, given the key's match so far.
 trait KindOf<W: Words, E: Entry>: Fn(&Node<W, E>, &Best<'_, E>) -> usize + Copy {}
 
 impl<W: Words, E: Entry, F: Fn(&Node<W, E>, &Best<'_, E>) -> usize + Copy> KindOf<W, E> for F {}

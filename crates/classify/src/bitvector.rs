@@ -215,7 +215,7 @@ impl ByteRows {
     /// are no fewer `found`.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
-    #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
+    #[expect(unsafe_code, reason = "what was checked once is not checked with each key")]
     unsafe fn batch_avx512<K: AsRef<[u64]>>(
         &self,
         keys: &[K],
@@ -240,7 +240,7 @@ impl ByteRows {
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline(never)]
-    #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
+    #[expect(unsafe_code, reason = "what was checked once is not checked with each key")]
     unsafe fn one_avx512<K: AsRef<[u64]>>(&self, key: &K, live: &[BitLine]) -> u32 {
         // SAFETY: as this function's caller says.
         unsafe {
@@ -258,7 +258,7 @@ impl ByteRows {
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline]
-    #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
+    #[expect(unsafe_code, reason = "what was checked once is not checked with each key")]
     unsafe fn find_one<const LAYOUT: usize, K: AsRef<[u64]>>(
         &self,
         key: &K,
@@ -287,7 +287,7 @@ impl ByteRows {
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline]
-    #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
+    #[expect(unsafe_code, reason = "what was checked once is not checked with each key")]
     unsafe fn find_batch<const LAYOUT: usize, K: AsRef<[u64]>>(
         &self,
         keys: &[K],
@@ -313,7 +313,7 @@ impl ByteRows {
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline(never)]
-    #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
+    #[expect(unsafe_code, reason = "what was checked once is not checked with each key")]
     unsafe fn batch_short<const LAYOUT: usize, K: AsRef<[u64]>>(
         &self,
         keys: &[K],
@@ -341,7 +341,7 @@ impl ByteRows {
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline(never)]
-    #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
+    #[expect(unsafe_code, reason = "what was checked once is not checked with each key")]
     unsafe fn batch_lines<const LINES: usize, const LAYOUT: usize, K: AsRef<[u64]>>(
         &self,
         keys: &[K],
@@ -368,7 +368,7 @@ impl ByteRows {
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline(never)]
-    #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
+    #[expect(unsafe_code, reason = "what was checked once is not checked with each key")]
     unsafe fn batch_blocks<const LAYOUT: usize, K: AsRef<[u64]>>(
         &self,
         keys: &[K],

@@ -49,7 +49,7 @@ pub(crate) trait CompactRules<W: Words, E: Entry>:
     fn all(rules: &[Rule<W, E>]) -> Option<Arc<[Self]>>;
     /// The full rule, given the end of its remote address.
     fn expand(&self, far: AddressEnd) -> Rule<W, E>;
-    /// A packet's words with the remote address first.
+    /// A key's words with the remote address first.
     fn far_first(words: &W, far: AddressEnd) -> W;
 }
 

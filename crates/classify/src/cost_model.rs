@@ -1,4 +1,4 @@
-//! Estimates the cost of look-ups in a tree by simulating packets, one for each sampled rule,
+//! Estimates the cost of look-ups in a tree by simulating keys, one for each sampled rule,
 //! with random bits where the rule does not match.
 //!
 //! The simulation counts cuts, leaves and bit vectors visited, without those that a match prunes.
@@ -16,15 +16,15 @@ use crate::rule::{Best, Rule};
 use crate::tuple_space::{Bucket, SearchOrder, Tuple, TupleSpace};
 use crate::window::Window;
 
-/// Simulated packets for some rules.
+/// Simulated keys for some rules.
 pub(super) struct CostModel<W>(Vec<Key<W>>);
 
-/// Upper limit of packets: trees that they cannot separate are equally good.
-const MODEL_PACKETS: usize = 512;
+/// Upper limit of keys: trees that they cannot separate are equally good.
+const MODEL_KEYS: usize = 512;
 
 // All costs are in tenths of a cycle.
 
-/// Per packet, and per root cut.
+/// Per key, and per root cut.
 const PACKET: usize = 115;
 const ROOT_CUT: usize = 50;
 /// Per cut of a branch, and for also following its rest.
@@ -34,7 +34,7 @@ const REST: usize = 160;
 const LINEAR: usize = 260;
 const SIMD: usize = 275;
 const BITVECTOR: usize = 410;
-/// Per tuple; for selecting packets for the residue; per small bucket; for entering the tree of a
+/// Per tuple; for selecting keys for the residue; per small bucket; for entering the tree of a
 /// large bucket; per line of the residue's bit vector beyond that of a tree; and for a tree as
 /// residue.
 const TUPLE: usize = 45;
@@ -43,7 +43,7 @@ const LEAF: usize = 400;
 const BUCKET_TREE: usize = 200;
 const FAR_LINE_BEHIND: usize = 5;
 const TREE_BEHIND: usize = 300;
-/// For what the root cuts end in, which all packets compare.
+/// For what the root cuts end in, which all keys compare.
 const LAST_LEAF: usize = 150;
 const LAST_BYTE_BITVECTOR: usize = 60;
 /// Per row, and per line of rows beyond the first-level cache.
@@ -65,7 +65,7 @@ type RootCut<'a, W, E> = (Window, &'a [Node<W, E>]);
 /// More than any tree has.
 const MAX_ROOT_CUTS: usize = 64;
 
-/// Simulation of one packet.
+/// Simulation of one key.
 struct Walk<'a, 'k, W: Words, E: Entry> {
     key: &'k Key<W>,
     /// The match at the start of the stage, which prunes.
@@ -77,18 +77,18 @@ struct Walk<'a, 'k, W: Words, E: Entry> {
 }
 
 impl<W: Words> CostModel<W> {
-    /// Samples packets for some rules.
+    /// Samples keys for some rules.
     pub(super) fn of<E: Entry>(rules: &[Rule<W, E>]) -> Self {
         let mut seed = 0_u64;
         let mut next = move || {
             seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
             mix(seed, 0xd6e8_feb8_6659_fd93)
         };
-        let met = rules.iter().step_by(rules.len().div_ceil(MODEL_PACKETS).max(1));
-        Self(met.map(|rule| packet(rule, &mut next)).collect())
+        let met = rules.iter().step_by(rules.len().div_ceil(MODEL_KEYS).max(1));
+        Self(met.map(|rule| random_key(rule, &mut next)).collect())
     }
 
-    /// Mean cost per packet in a tree.
+    /// Mean cost per key in a tree.
     pub(super) fn estimate<E: Entry>(&self, tree: &Node<W, E>) -> usize {
         let (root_cuts, last) = root_cuts(tree);
         let (mut work, mut lines) = (PACKET * self.0.len(), 0);
@@ -102,7 +102,7 @@ impl<W: Words> CostModel<W> {
         (work + far) / self.0.len().max(1)
     }
 
-    /// Mean cost per packet in a tuple space; for equal estimates it is faster than a tree.
+    /// Mean cost per key in a tuple space; for equal estimates it is faster than a tree.
     pub(super) fn estimate_tuple_space<E: Entry>(&self, space: &TupleSpace<W, E>) -> usize {
         let each = PACKET + TUPLE * space.tuples().len();
         let walked = self.0.iter().map(|key| {
@@ -115,13 +115,13 @@ impl<W: Words> CostModel<W> {
         each + (work + far) / self.0.len().max(1)
     }
 
-    /// The packets.
+    /// The keys.
     pub(super) fn keys(&self) -> &[Key<W>] {
         &self.0
     }
 }
 
-/// Estimated cost of one packet in a batch, without cache misses.
+/// Estimated cost of one key in a batch, without cache misses.
 pub(super) fn estimate_packet<W: Words, E: Entry>(root: &Node<W, E>, key: &Key<W>) -> usize {
     let mut walk = Walk::of(key);
     if let Node::TupleSpace { space, .. } = root {
@@ -134,7 +134,7 @@ pub(super) fn estimate_packet<W: Words, E: Entry>(root: &Node<W, E>, key: &Key<W
     PACKET + walk.work
 }
 
-/// Cuts that every packet passes, and what the last one leaves.
+/// Cuts that every key passes, and what the last one leaves.
 fn root_cuts<W: Words, E: Entry>(
     tree: &Node<W, E>,
 ) -> (ArrayVec<RootCut<'_, W, E>, MAX_ROOT_CUTS>, &Node<W, E>) {
@@ -149,8 +149,8 @@ fn root_cuts<W: Words, E: Entry>(
     (root_cuts, last)
 }
 
-/// A random packet that matches a rule.
-fn packet<W: Words, E: Entry>(rule: &Rule<W, E>, next: &mut impl FnMut() -> u64) -> Key<W> {
+/// A random key that matches a rule.
+fn random_key<W: Words, E: Entry>(rule: &Rule<W, E>, next: &mut impl FnMut() -> u64) -> Key<W> {
     let words = W::each(|at| {
         let mask = rule.mask.word(at);
         (rule.value.word(at) & mask | next() & !mask) & W::SIGNIFICANT.word(at)
@@ -227,7 +227,7 @@ impl<'a, 'k, W: Words, E: Entry> Walk<'a, 'k, W, E> {
             let hash = tuple.prefilter().hash(self.key.words.all());
             Some((tuple.prefilter().rank(hash), tuple.bucket(tuple.prefilter().slot(hash))?))
         };
-        // Workers estimate packets, too: nothing is allocated.
+        // Workers estimate keys, too: nothing is allocated.
         let probe = || space.tuples().iter().filter_map(probe).enumerate();
         let first = probe().min_by_key(|(_, (rank16, _))| *rank16);
         let of_first = first.map(|(at, _)| at);

@@ -258,7 +258,7 @@ impl<W: Words, E: Entry> FieldBitvector<W, E> {
     }
 }
 
-/// A packet's last word.
+/// A key's last word.
 #[inline]
 fn upper<W: Words>(key: &Key<W>) -> &[u64; 1] {
     key.words.all().last_chunk().unwrap_or(&[0])

@@ -10,7 +10,7 @@ use crate::rule::{Best, Rule};
 use crate::simd_leaf::count;
 use crate::{LOOKUP_BATCH, batch, cost_model, linear_leaf, root_cuts};
 
-/// Up to this many rules are searched packet by packet.
+/// Up to this many rules are searched key by key.
 const ALONE: usize = 32;
 
 /// Entries that match keys of some words. Clones share memory: readers see an immutable one, and a

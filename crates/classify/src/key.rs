@@ -57,7 +57,7 @@ pub(crate) trait WordArray:
     const NO_COLUMNS: Self::WordColumns;
 
     /// Transposes the words of at most [`LOOKUP_BATCH`] keys.
-    fn columns(packets: &[Key<Self>], columns: &mut Self::WordColumns);
+    fn columns(keys: &[Key<Self>], columns: &mut Self::WordColumns);
     /// Which rules of each block match; see [`ternary_block::match_blocks`].
     fn match_blocks<'a>(pairs: impl Iterator<Item = (TernaryBlock<'a>, &'a Self)>, fits: &mut [u8]);
     /// See [`FieldRows::find_first_batch`].
@@ -167,9 +167,9 @@ impl<const N: usize> WordArray for [u64; N] {
 
     /// Not inlined: otherwise the words of all keys compete for registers.
     #[inline(never)]
-    fn columns(packets: &[Key<Self>], columns: &mut Self::WordColumns) {
-        for (at, packet) in packets.iter().enumerate() {
-            for (column, word) in columns.iter_mut().zip(packet.words) {
+    fn columns(keys: &[Key<Self>], columns: &mut Self::WordColumns) {
+        for (at, key) in keys.iter().enumerate() {
+            for (column, word) in columns.iter_mut().zip(key.words) {
                 column[at % LOOKUP_BATCH] = word;
             }
         }

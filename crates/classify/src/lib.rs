@@ -1,6 +1,6 @@
 //! Ordered ternary match: the first of many rules that a key matches, for batches of keys.
 //!
-//! A key is a packet's [`FiveTuple`] in two words ([`V4`]) or five ([`V6`]). A rule is made of an
+//! A key is a flow's [`FiveTuple`] in two words ([`V4`]) or five ([`V6`]). A rule is made of an
 //! [`Entry`], which says what it matches ([`Ternary`]), its order ([`Rank`], then
 //! [`Entry::precedence`]) and a tag that a match gives back without reading the entry. Only its
 //! user knows what an entry is. An [`Index`] holds the entries, and a look-up gives the [`Best`].
@@ -53,7 +53,7 @@
 //! ```
 //!
 //! No clock, descriptor or thread here; `unsafe` calls the AVX forms of comparisons, which load and
-//! store through pointers and check once what each packet relies on.
+//! store through pointers and check once what each key relies on.
 
 #![deny(unsafe_code)]
 

@@ -21,7 +21,7 @@ pub(super) fn find<'a, W: Words, E: Entry, R: MatchRule<W, E>>(
     first_match(rules, fits, words, key, best);
 }
 
-/// Offers the first match of up to eight for each key; `key_words` gives a packet's words in the
+/// Offers the first match of up to eight for each key; `key_words` gives a key's words in the
 /// rules' order.
 #[inline]
 pub(super) fn find_each<'a, W: Words, E: Entry, R: MatchRule<W, E>>(

@@ -1,4 +1,4 @@
-//! A decision tree: a cut partitions rules by some bits of the packet, and keeps those that do
+//! A decision tree: a cut partitions rules by some bits of the key, and keeps those that do
 //! not match on these bits in a rest.
 //!
 //! Each rule is in one node only, so that insertion and removal touch one path. Where cutting

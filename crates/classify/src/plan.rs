@@ -1,5 +1,5 @@
 //! Plans how to search a set of rules: linear, SIMD or bit-vector comparison, or a cut by some
-//! bits of the packet.
+//! bits of the key.
 //!
 //! Costs are estimated cycles of a look-up, from counts of how the rules would be partitioned.
 

@@ -21,7 +21,7 @@ const MOST: usize = 32_768;
 const CUTS: usize = 11;
 /// Saving in percent that justifies another tree, given the error of estimates.
 const MARGIN: usize = 4;
-/// Trees below this cost (tenths of a cycle) are kept as planned: each packet follows one path.
+/// Trees below this cost (tenths of a cycle) are kept as planned: each key follows one path.
 const CHEAP: usize = 650;
 
 /// The best root for all rules: a tree, a field bit vector or a tuple space.

@@ -20,9 +20,9 @@ pub(crate) struct Rule<W, E> {
 pub(crate) trait MatchRule<W: Words, E: Entry> {
     /// Its rank.
     fn rank(&self) -> Rank;
-    /// Whether a packet's words match the rule's own words.
+    /// Whether a key's words match the rule's own words.
     fn fits(&self, words: &W) -> bool;
-    /// Whether a packet that matches so far matches all of the rule.
+    /// Whether a key that matches so far matches all of the rule.
     fn fits_rest(&self, words: &W, key: &Key<W>) -> bool;
     /// Which of five to eight rules match by their own words, as bits.
     fn fitting_up_to_eight(rules: &[Self], words: &W) -> u32

@@ -24,7 +24,7 @@ pub(crate) trait RuleBlock<W, E>: Clone + std::fmt::Debug + Send + Sync {
     fn of(rules: &[Rule<W, E>]) -> Self;
     /// Which rules of up to eight blocks match, as bits.
     fn fitting(blocks: &[Self], words: &W) -> u64;
-    /// [`RuleBlock::fitting`] for many packets, each with its own blocks.
+    /// [`RuleBlock::fitting`] for many keys, each with its own blocks.
     fn fitting_each<'a>(pairs: impl Iterator<Item = (&'a [Self], &'a W)>, fits: &mut [u64])
     where
         W: 'a,

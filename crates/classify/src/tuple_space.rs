@@ -3,7 +3,7 @@
 //!
 //! A cut by a window leaves rules aside that are wide in one field. A tuple takes those that
 //! match all bits of a mask over several fields, and finds the few candidates by one hash. A
-//! prefilter gives the best rank of each hash, so that a packet probes all tuples first, visits the
+//! prefilter gives the best rank of each hash, so that a key probes all tuples first, visits the
 //! one with the best rank, and then only those that may hold a better match. The residue is
 //! searched first or after the first bucket, whichever saves more.
 
@@ -40,7 +40,7 @@ pub(crate) struct TupleSpace<W: Words, E: Entry> {
     planned: usize,
 }
 
-/// What packets are compared with first.
+/// What keys are compared with first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SearchOrder {
     /// The bucket with the best rank: matches there mostly precede the residue.

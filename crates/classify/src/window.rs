@@ -1,4 +1,4 @@
-//! Adjacent bits of a packet, by which rules are partitioned.
+//! Adjacent bits of a key, by which rules are partitioned.
 
 use crate::key::Words;
 
@@ -17,7 +17,7 @@ impl Window {
         Self { layout: word << 4 | bits, shift }
     }
 
-    /// The window's value in a packet.
+    /// The window's value in a key.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "nine bits are used")]
     pub(crate) fn value_in<W: Words>(self, words: &W) -> usize {
@@ -25,7 +25,7 @@ impl Window {
         (words.word((self.layout >> 4).into()) >> self.shift) as usize & mask
     }
 
-    /// The window's value in all packets that match a rule; `None` if the mask does not cover
+    /// The window's value in all keys that match a rule; `None` if the mask does not cover
     /// the window.
     #[inline]
     pub(crate) fn value_of_rule<W: Words>(self, value: &W, mask: &W) -> Option<usize> {

@@ -16,7 +16,7 @@
 //! | ---: | --- |
 //! | 96 | [`PolicyEntry`](crate::PolicyEntry): 72, and 24 for the counts of its `Arc` and the allocator |
 //! | 60 | `rules`: 40 for its rule, the rest for leaves and cuts |
-//! | 11 | `ledger`: its slot in the table of names, of which a million have filled half |
+//! | 11 | `store`: its slot in the table of names, of which a million have filled half |
 //! | 8 | where the entry of its slot is |
 //! | 5 | its slot among those that came, for dumps |
 //! | 4 | its slot by index |

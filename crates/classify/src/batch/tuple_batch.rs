@@ -1,4 +1,4 @@
-//! Batched look-up in a tuple space. Each packet probes the prefilters of all tuples, visits the
+//! Batched look-up in a tuple space. Each key probes the prefilters of all tuples, visits the
 //! bucket with the best rank, then the other buckets that may hold a better match. The residue is
 //! searched first, or after the first bucket.
 
@@ -13,7 +13,7 @@ use crate::prefilter_table::{PrefilterProbe, ProbeTargets};
 use crate::rule::Best;
 use crate::tuple_space::{Bucket, SearchOrder, TupleSpace};
 
-/// Packets and the buckets that they visit.
+/// Keys and the buckets that they visit.
 type Buckets<'a, W, E> = ArrayVec<(usize, &'a Bucket<W, E>), MAX_VISITS>;
 
 /// Offers the first match of each key; at most [`LOOKUP_BATCH`] keys. Not inlined, as it takes
@@ -43,31 +43,34 @@ pub(crate) fn find_each_tuples<'a, W: Words, E: Entry>(
 }
 
 impl<'a, W: Words, E: Entry> BatchWalk<'a, '_, W, E> {
-    /// Highest 16-bit rank that can still be better, for each packet.
+    /// Highest 16-bit rank that can still be better, for each key.
     fn rank_limits(&self, space: &TupleSpace<W, E>) -> [u32; LOOKUP_BATCH] {
         std::array::from_fn(|at| space.rank16(self.bests[at].rank()))
     }
 
-    /// Searches the residue for packets whose match does not precede all of it; for all packets if
+    /// Searches the residue for keys whose match does not precede all of it; for all keys if
     /// nearly all need it.
     #[inline(never)]
     fn visit_residue(&mut self, last: &'a Node<W, E>) {
         let first = last.best_rank();
-        let (mut packets, mut count) = ([0; LOOKUP_BATCH], 0);
-        for (packet, best) in self.bests[..self.keys.len()].iter().enumerate() {
-            packets[count % LOOKUP_BATCH] = packet;
+        let (mut key_indices, mut count) = ([0; LOOKUP_BATCH], 0);
+        for (key_index, best) in self.bests[..self.keys.len()].iter().enumerate() {
+            key_indices[count % LOOKUP_BATCH] = key_index;
             count += usize::from(!best.precedes(first));
         }
         if 4 * count > 3 * self.keys.len() {
             return self.end(last);
         }
-        let packets = &packets[..count];
+        let key_indices = &key_indices[..count];
         let keys: ArrayVec<_, LOOKUP_BATCH> =
-            packets.iter().map(|packet| self.keys[*packet]).collect();
+            key_indices.iter().map(|key_index| self.keys[*key_index]).collect();
         let mut bests = [Best::NONE; LOOKUP_BATCH];
-        packets.iter().zip(&mut bests).for_each(|(packet, best)| *best = self.bests[*packet]);
+        key_indices
+            .iter()
+            .zip(&mut bests)
+            .for_each(|(key_index, best)| *best = self.bests[*key_index]);
         BatchWalk::of(&keys, &mut bests).end(last);
-        packets.iter().zip(&bests).for_each(|(packet, best)| self.bests[*packet] = *best);
+        key_indices.iter().zip(&bests).for_each(|(key_index, best)| self.bests[*key_index] = *best);
     }
 
     /// Visits buckets. All are prefetched before the first is read, and then all that they refer
@@ -93,10 +96,11 @@ impl<'a, W: Words, E: Entry> BatchWalk<'a, '_, W, E> {
         }
         self.ready.iter_mut().for_each(ArrayVec::clear);
         for number in &order[MAX_VISITS - others..] {
-            let Some((packet, bucket)) = buckets.get(usize::from(*number)) else { continue };
+            let Some((key_index, bucket)) = buckets.get(usize::from(*number)) else { continue };
             bucket.tree().prefetch();
             // No list is longer than `buckets`.
-            self.ready[kind(bucket.tree())].push(Visit { packet: *packet, node: bucket.tree() });
+            self.ready[kind(bucket.tree())]
+                .push(Visit { key_index: *key_index, node: bucket.tree() });
         }
         self.compare_leaves(&buckets, &order[..leaves]);
         if others > 0 {
@@ -113,32 +117,32 @@ impl<'a, W: Words, E: Entry> BatchWalk<'a, '_, W, E> {
         targets: &ProbeTargets,
         buckets: &mut Buckets<'a, W, E>,
     ) {
-        for (tuple, packet) in targets.iter() {
-            let slot = probe.slot(tuple, packet);
+        for (tuple, key_index) in targets.iter() {
+            let slot = probe.slot(tuple, key_index);
             if let Some(bucket) = space.tuples().get(tuple).and_then(|tuple| tuple.bucket(slot)) {
                 uxfrm_packet::prefetch(bucket);
-                if buckets.try_push((packet, bucket)).is_err()
-                    && let Some(key) = self.keys.get(packet)
+                if buckets.try_push((key_index, bucket)).is_err()
+                    && let Some(key) = self.keys.get(key_index)
                 {
-                    bucket.find(key, &mut self.bests[packet % LOOKUP_BATCH]);
+                    bucket.find(key, &mut self.bests[key_index % LOOKUP_BATCH]);
                 }
             }
         }
     }
 
-    /// Compares packets with the leaves of the numbered buckets.
+    /// Compares keys with the leaves of the numbered buckets.
     #[inline(never)]
     fn compare_leaves(&mut self, buckets: &[(usize, &'a Bucket<W, E>)], numbers: &[u8]) {
         let Self { keys, bests, .. } = self;
         let none = Key { words: W::ZERO, extra: 0 };
-        let key = |packet: usize| keys.get(packet).unwrap_or(&none);
+        let key = |key_index: usize| keys.get(key_index).unwrap_or(&none);
         let some = numbers.iter().filter_map(|number| buckets.get(usize::from(*number)));
         let pairs =
-            some.clone().map(|(packet, bucket)| (bucket.leaf().block(), &key(*packet).words));
+            some.clone().map(|(key_index, bucket)| (bucket.leaf().block(), &key(*key_index).words));
         let mut fits = [0; MAX_VISITS];
         W::match_blocks(pairs, &mut fits);
-        for ((packet, bucket), fits) in some.zip(&fits) {
-            bucket.leaf().consider(*fits, key(*packet), &mut bests[packet % LOOKUP_BATCH]);
+        for ((key_index, bucket), fits) in some.zip(&fits) {
+            bucket.leaf().consider(*fits, key(*key_index), &mut bests[key_index % LOOKUP_BATCH]);
         }
     }
 

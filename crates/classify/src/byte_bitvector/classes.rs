@@ -1,4 +1,4 @@
-//! Value classes of a packet's bytes: values that no rule separates form one class, and each
+//! Value classes of a key's bytes: values that no rule separates form one class, and each
 //! class has a row with one bit per matching rule.
 
 use crate::bitvector::ByteField;
@@ -51,7 +51,7 @@ struct ByteCondition {
 }
 
 impl ByteCondition {
-    /// Bits unused in packets match all.
+    /// Bits unused in keys match all.
     fn of<W: Words, E: Entry>(rule: &Rule<W, E>, place: usize, at: usize) -> Self {
         let byte = |words: &W| {
             let word = words.masked(&W::SIGNIFICANT).word(place / 8);

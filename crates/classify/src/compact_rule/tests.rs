@@ -54,14 +54,14 @@ fn far_ends() -> impl Strategy<Value = AddressEnd> {
     prop::sample::select(vec![AddressEnd::Destination, AddressEnd::Source])
 }
 
-fn packet(source: u128, destination: u128, protocol: u8, extra: u64) -> Key<V6> {
+fn key_of(source: u128, destination: u128, protocol: u8, extra: u64) -> Key<V6> {
     key([source, destination], [1, 2], protocol, extra)
 }
 
 prop_compose! {
     fn some_key()(ends in [(0_u8..3, 0_u8..8), (0_u8..3, 0_u8..8)], protocol in prop::sample::select(vec![6, 17]), extra in 0_u64..4) -> Key<V6> {
         let [source, destination] = ends.map(|(net, host)| address(net, host));
-        packet(source, destination, protocol, extra)
+        key_of(source, destination, protocol, extra)
     }
 }
 
@@ -113,7 +113,7 @@ fn compact_leaf_is_used_when_remote_address_separates() {
     assert!(matches!(Node::of(few), Node::Linear { .. }), "nobody shares a mask_template");
 }
 
-/// A leaf gets packets that nothing told apart by this side before: what is kept for all its
+/// A leaf gets keys that nothing told apart by this side before: what is kept for all its
 /// rules is compared as well.
 #[test]
 fn compact_leaf_compares_shared_fields() {
@@ -125,7 +125,7 @@ fn compact_leaf_compares_shared_fields() {
         [(1, 0, 6, true), (2, 0, 6, false), (1, 1, 6, false), (1, 0, 17, false)]
     {
         for far in 0..8 {
-            let key = packet(address(net, host), address(0, far), protocol, 0);
+            let key = key_of(address(net, host), address(0, far), protocol, 0);
             assert_eq!(
                 index.lookup(&key).entry().is_some(),
                 fits,
@@ -142,11 +142,11 @@ fn compact_leaf_batch_finds_each_rule() {
         let (here, there) = (address(1, 0), |host| address(0, host));
         let site = |host: u8| between((here, 128), (there(host), 128), far, host.into());
         let rules = templated((0..64).map(site).collect());
-        let packet = |host| match far {
-            AddressEnd::Destination => packet(here, there(host), 6, 0),
-            AddressEnd::Source => packet(there(host), here, 6, 0),
+        let key = |host| match far {
+            AddressEnd::Destination => key_of(here, there(host), 6, 0),
+            AddressEnd::Source => key_of(there(host), here, 6, 0),
         };
-        let keys: Vec<_> = (0..65).map(packet).collect();
+        let keys: Vec<_> = (0..65).map(key).collect();
         let index = Index(Node::of(rules.clone()));
         for (round, keys) in keys.chunks(LOOKUP_BATCH).enumerate() {
             let mut bests = [Best::NONE; LOOKUP_BATCH];

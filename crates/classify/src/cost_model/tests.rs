@@ -13,14 +13,14 @@ fn wide_and_narrow(wide: u32, narrow: u32) -> Vec<Rule<V4, TestEntry>> {
 #[test]
 fn cost_model_packets_match_a_rule() {
     let rules = wide_and_narrow(2, 1);
-    let CostModel(packets) = CostModel::of(&rules);
-    assert_eq!(packets.len(), rules.len());
-    for (packet, rule) in packets.iter().zip(&rules) {
-        assert!(rule.fits(&packet.words));
-        assert_eq!(packet.words[1] & UNUSED_BITS, 0);
+    let CostModel(keys) = CostModel::of(&rules);
+    assert_eq!(keys.len(), rules.len());
+    for (key, rule) in keys.iter().zip(&rules) {
+        assert!(rule.fits(&key.words));
+        assert_eq!(key.words[1] & UNUSED_BITS, 0);
     }
-    let CostModel(packets) = CostModel::of(&vec![rules; 100].concat());
-    assert!((MODEL_PACKETS / 2..=MODEL_PACKETS).contains(&packets.len()));
+    let CostModel(keys) = CostModel::of(&vec![rules; 100].concat());
+    assert!((MODEL_KEYS / 2..=MODEL_KEYS).contains(&keys.len()));
     assert_eq!(
         CostModel::<V4>::of::<TestEntry>(&[]).estimate(&Node::<_, TestEntry>::default()),
         0,
@@ -28,7 +28,7 @@ fn cost_model_packets_match_a_rule() {
     );
 }
 
-/// A packet that has found the wide rule first passes by the narrow ones behind it.
+/// A key that has found the wide rule first passes by the narrow ones behind it.
 #[test]
 fn cost_model_pruned_branches_cost_nothing() {
     let estimate = |wide, narrow| {

@@ -1,4 +1,4 @@
-//! Splits a packet's fields into intervals that no rule separates, each with a row with one bit
+//! Splits a key's fields into intervals that no rule separates, each with a row with one bit
 //! per matching group.
 
 use super::rule_group::RuleGroup;

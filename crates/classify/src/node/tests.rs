@@ -134,7 +134,7 @@ fn trunk(rules: Vec<Rule<V4, TestEntry>>, bits: std::ops::Range<u8>) -> Node<V4,
     Node::Cut { first: first_in(&nodes), window, rest: true, nodes }
 }
 
-/// However many cuts every packet meets, and wherever the first stands.
+/// However many cuts every key meets, and wherever the first stands.
 #[test]
 #[cfg_attr(miri, ignore = "minutes there")]
 fn batch_lookup_follows_many_root_cuts() {
@@ -177,7 +177,7 @@ fn replanned_tree_is_independent_of_insertion_order() {
     assert_eq!((planned(backwards), planned(interleaved.collect())), (expected, expected));
 }
 
-/// Where two cuts are looked at together, twice as many packets come to matrices as there are.
+/// Where two cuts are looked at together, twice as many keys come to matrices as there are.
 #[test]
 fn batch_lookup_visits_all_bitvectors() {
     let bitvector = |mut rules: Vec<Rule<V4, TestEntry>>| {

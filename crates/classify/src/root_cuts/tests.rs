@@ -81,7 +81,7 @@ fn root_cuts_saving_within_margin_is_ignored() {
 }
 
 /// Where it is thought to be quicker by so much that it is, and never where a tree leads each
-/// packet to one place.
+/// key to one place.
 #[test]
 #[cfg_attr(miri, ignore = "minutes there")]
 fn root_cuts_faster_tuple_space_replaces_tree() {

@@ -1,4 +1,4 @@
-//! Selects the masks of a tuple space greedily: each time the one whose tuple costs packets least
+//! Selects the masks of a tuple space greedily: each time the one whose tuple costs keys least
 //! per rule taken.
 
 use std::collections::HashMap;
@@ -23,7 +23,7 @@ pub(crate) struct TupleCosts {
 /// A mask, and the number of rules left after it.
 pub(crate) type SelectedMask<W> = (W, usize);
 
-/// Upper limit of tuples: each is probed by every packet.
+/// Upper limit of tuples: each is probed by every key.
 const MAX_TUPLES: usize = 12;
 const _: () = assert!(MAX_TUPLES <= crate::prefilter_table::MAX_TABLES, "all tiers are asked");
 /// Stop when this few rules are left.
@@ -41,11 +41,11 @@ const MIN_SHARE: usize = 12;
 struct Remaining<'a, 'k, W: Words, E: Entry> {
     rules: Vec<&'a Rule<W, E>>,
     step: usize,
-    /// Packets, with the rank of the rule that each finds.
-    packets: &'k [(W, Rank)],
+    /// Keys, with the rank of the rule that each finds.
+    sampled: &'k [(W, Rank)],
 }
 
-/// Selects masks for rules matched by these packets.
+/// Selects masks for rules matched by these keys.
 pub(crate) fn select_masks<W: Words, E: Entry>(
     rules: &[&Rule<W, E>],
     keys: &[Key<W>],
@@ -57,8 +57,8 @@ pub(crate) fn select_masks<W: Words, E: Entry>(
         let fits = rules.iter().filter(|rule| rule.fits(&key.words));
         fits.map(|rule| rule.rank()).min().unwrap_or(Rank::LAST)
     };
-    let packets: Vec<_> = keys.iter().map(|key| (key.words, first(key))).collect();
-    let mut remaining = Remaining { rules, step, packets: &packets };
+    let sampled: Vec<_> = keys.iter().map(|key| (key.words, first(key))).collect();
+    let mut remaining = Remaining { rules, step, sampled: &sampled };
     let mut selected = Vec::new();
     while remaining.rules.len() * step > RESIDUE && selected.len() < MAX_TUPLES {
         let Some(mask) = remaining.best_mask(costs) else { break };
@@ -80,16 +80,16 @@ impl<W: Words, E: Entry> Remaining<'_, '_, W, E> {
         let price = |mask: &W| {
             let taken = kinds.iter().filter(|(kind, _)| kind.masked(mask) == *mask);
             let taken = taken.map(|(_, count)| count).sum::<usize>();
-            let cost = || costs.tuple * self.packets.len() + self.cost(mask, costs);
+            let cost = || costs.tuple * self.sampled.len() + self.cost(mask, costs);
             (taken * MIN_SHARE > self.rules.len()).then(|| cost() * 1000 / taken)
         };
         let priced = self.masks().into_iter().filter_map(|mask| Some((price(&mask)?, mask)));
         priced.min_by_key(|(price, _)| *price).map(|(_, mask)| mask)
     }
 
-    /// Cost for packets of the buckets of a tuple that they visit.
+    /// Cost for keys of the buckets of a tuple that they visit.
     fn cost(&self, mask: &W, costs: TupleCosts) -> usize {
-        let buckets = self.packets.iter().map(|(words, _)| (words.masked(mask), (0, Rank::LAST)));
+        let buckets = self.sampled.iter().map(|(words, _)| (words.masked(mask), (0, Rank::LAST)));
         let mut buckets: HashMap<W, (usize, Rank), RandomState> = buckets.collect();
         for rule in self.rules.iter().filter(|rule| rule.mask.masked(mask) == *mask) {
             if let Some((count, first)) = buckets.get_mut(&rule.value.masked(mask)) {
@@ -101,7 +101,7 @@ impl<W: Words, E: Entry> Remaining<'_, '_, W, E> {
             Some((count, first)) if *count > 0 && first <= found => costs.of(*count),
             Some(_) | None => 0,
         };
-        self.packets.iter().map(paid).sum()
+        self.sampled.iter().map(paid).sum()
     }
 
     /// Candidate masks, by lengths that occur in each field.

@@ -56,7 +56,7 @@ impl<E: Entry> TernaryLeaf<E> {
         uxfrm_packet::prefetch_first(&self.words, LINES);
     }
 
-    /// The block that packets are compared with.
+    /// The block that keys are compared with.
     #[inline]
     pub(crate) fn block(&self) -> TernaryBlock<'_> {
         TernaryBlock { words: &self.words, lanes: self.entries.len() }

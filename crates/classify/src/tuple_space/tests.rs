@@ -70,7 +70,7 @@ proptest! {
     }
 }
 
-/// Every rule stands in a tier or behind them all, and packets find the first.
+/// Every rule stands in a tier or behind them all, and keys find the first.
 #[test]
 #[cfg_attr(miri, ignore = "minutes there")]
 fn tuple_space_of_selected_masks_agrees_with_scan() {
@@ -109,7 +109,7 @@ fn tuple_space_of_selected_masks_agrees_with_scan() {
             let passes = |best: &&Best<'_, TestEntry>| best.precedes(space.residue().best_rank());
             are_picked |= (1..keys.len()).contains(&bests.iter().filter(passes).count());
         }
-        assert!(are_picked, "some packets need not look behind the tuples, and others must");
+        assert!(are_picked, "some keys need not look behind the tuples, and others must");
     }
 }
 

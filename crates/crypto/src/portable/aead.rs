@@ -33,8 +33,8 @@ impl AeadKey {
         let mut state = Secret::<State>::zeroed();
         let (key, salt) = key.split_at(key.len() - 4);
         state.salt = array(salt);
-        // SAFETY: `evp` returns a pointer to a static table; the context is zeroed, the key is as long
-        // as said, the engine may be null.
+        // SAFETY: `evp` returns a pointer to a static table; the context is zeroed, the key is as
+        // long as said, the engine may be null.
         let done = unsafe {
             aws::EVP_AEAD_CTX_init(
                 &raw mut state.context,

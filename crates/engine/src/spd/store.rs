@@ -231,24 +231,24 @@ mod tests {
     use super::*;
     use crate::spd::table::tests::policy;
 
-    fn add(ledger: &mut PolicyStore, port: u16, mark: u32) -> Arc<PolicyEntry> {
+    fn add(store: &mut PolicyStore, port: u16, mark: u32) -> Arc<PolicyEntry> {
         let mut policy = policy(Direction::Out, 1);
         policy.selector.source_port = crate::PortMask::exactly(port);
         policy.mark = Mark { value: mark, mask: 1 };
-        ledger.add(&policy, None, Moment(0)).unwrap()
+        store.add(&policy, None, Moment(0)).unwrap()
     }
 
     #[test]
     fn store_frees_shared_fields_with_last_policy() {
-        let mut ledger = PolicyStore::default();
-        let entries: Vec<_> = (0..100).map(|port| add(&mut ledger, port, 0)).collect();
-        let other = add(&mut ledger, 1, 1);
-        assert_eq!(ledger.shared.len(), 2);
-        ledger.remove(&other);
-        assert_eq!(ledger.shared.len(), 1);
-        entries.iter().for_each(|entry| ledger.remove(entry));
-        assert_eq!((ledger.shared.len(), ledger.by_name.len(), ledger.by_index.len()), (0, 0, 0));
-        assert_eq!((ledger.iter().count(), ledger.from(PolicyCursor::default()).count()), (0, 0));
-        assert_eq!(add(&mut ledger, 7, 7).slot(), entries[99].slot(), "slots are used again");
+        let mut store = PolicyStore::default();
+        let entries: Vec<_> = (0..100).map(|port| add(&mut store, port, 0)).collect();
+        let other = add(&mut store, 1, 1);
+        assert_eq!(store.shared.len(), 2);
+        store.remove(&other);
+        assert_eq!(store.shared.len(), 1);
+        entries.iter().for_each(|entry| store.remove(entry));
+        assert_eq!((store.shared.len(), store.by_name.len(), store.by_index.len()), (0, 0, 0));
+        assert_eq!((store.iter().count(), store.from(PolicyCursor::default()).count()), (0, 0));
+        assert_eq!(add(&mut store, 7, 7).slot(), entries[99].slot(), "slots are used again");
     }
 }

@@ -34,7 +34,7 @@ impl FieldRows {
     /// The CPU has what [`has_avx512`] checks, `live` has a row, and `N` is at least
     /// `min_words`; there are at most [`KEYS`] keys, and no fewer `found`.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
-    #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
+    #[expect(unsafe_code, reason = "what was checked once is not checked with each key")]
     pub(super) unsafe fn chunk_avx512<const N: usize, K: AsRef<[u64; N]>>(
         &self,
         keys: &[K],
@@ -72,7 +72,7 @@ impl FieldRows {
     /// `LINES` is [`BLOCK`].
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[inline(never)]
-    #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
+    #[expect(unsafe_code, reason = "what was checked once is not checked with each key")]
     unsafe fn batch_lines<const LINES: usize>(
         &self,
         numbers: &RowNumbers,
@@ -164,7 +164,7 @@ impl DirectIndex {
     /// As of [`RowIndex::lookup_avx512`].
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[inline(never)]
-    #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
+    #[expect(unsafe_code, reason = "what was checked once is not checked with each key")]
     unsafe fn lookup_avx512<const N: usize, K: AsRef<[u64; N]>>(
         &self,
         keys: &[K],
@@ -184,7 +184,7 @@ impl Paged {
     /// As of [`RowIndex::lookup_avx512`].
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[inline(never)]
-    #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
+    #[expect(unsafe_code, reason = "what was checked once is not checked with each key")]
     unsafe fn lookup_avx512<const N: usize, K: AsRef<[u64; N]>>(
         &self,
         keys: &[K],
@@ -230,7 +230,7 @@ impl SortedIndex {
     /// As of [`RowIndex::lookup_avx512`], and there are so many levels.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[inline(never)]
-    #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
+    #[expect(unsafe_code, reason = "what was checked once is not checked with each key")]
     unsafe fn lookup_levels<const MAX_LEVELS: usize, const N: usize, K: AsRef<[u64; N]>>(
         &self,
         keys: &[K],

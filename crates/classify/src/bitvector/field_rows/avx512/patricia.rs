@@ -51,7 +51,7 @@ impl PatriciaTrie {
     /// As of [`PatriciaTrie::find_leaves_avx512`].
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[inline(never)]
-    #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
+    #[expect(unsafe_code, reason = "what was checked once is not checked with each key")]
     #[expect(clippy::cast_possible_truncation, reason = "a fork has few bits")]
     unsafe fn step_root<const N: usize, K: AsRef<[u64; N]>>(
         &self,
@@ -78,7 +78,7 @@ impl PatriciaTrie {
     /// numbers.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[inline(never)]
-    #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
+    #[expect(unsafe_code, reason = "what was checked once is not checked with each key")]
     #[expect(clippy::cast_possible_truncation, reason = "a fork has few bits")]
     unsafe fn step_forks<const N: usize, K: AsRef<[u64; N]>>(
         &self,
@@ -110,7 +110,7 @@ impl PatriciaTrie {
     /// As of [`PatriciaTrie::find_leaves_avx512`], and there are leaves of these numbers.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[inline(never)]
-    #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
+    #[expect(unsafe_code, reason = "what was checked once is not checked with each key")]
     pub(super) unsafe fn rows_avx512<const N: usize, K: AsRef<[u64; N]>>(
         &self,
         keys: &[K],

@@ -85,9 +85,9 @@ proptest! {
     /// Whichever form each takes, and whoever else has its words.
     #[test]
     fn policy_entry_round_trips(policies in prop::collection::vec(policy(), 1..300)) {
-        let (mut ledger, mut model) = (PolicyStore::default(), Vec::new());
+        let (mut store, mut model) = (PolicyStore::default(), Vec::new());
         for policy in policies {
-            if let Ok(entry) = ledger.add(&policy, None, Moment(0)) {
+            if let Ok(entry) = store.add(&policy, None, Moment(0)) {
                 model.push((Policy { index: entry.index(), ..policy }, entry));
             }
         }
@@ -97,7 +97,7 @@ proptest! {
             prop_assert!((0..4).all(|at| template(at).as_ref() == policy.templates.get(at)));
         }
         for (gone, (_, entry)) in model.iter().enumerate() {
-            ledger.remove(entry);
+            store.remove(entry);
             prop_assert!(model[gone..].iter().all(|(policy, entry)| entry.policy() == *policy));
         }
     }
