@@ -5,8 +5,8 @@ CARGO  := cargo
 FLAGS  := --locked
 # The package of the binary.
 PACKAGE := uxfrm-cli
-# The tests that hold the design: each that is there of crates/cli/tests.
-LAYERS := $(patsubst crates/cli/tests/%.rs,%,$(wildcard $(patsubst %,crates/cli/tests/%.rs,layers floors glossary map)))
+# The tests of crates/cli/tests that hold the design.
+LAYERS := layers floors glossary map
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test sim loom miri endure check lint layers bench bench-gate fuzz fuzz-seeds fmt deny sbom deps
@@ -55,6 +55,8 @@ lint: layers ## Formatting, clippy, the arrows between crates, documentation, li
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(FLAGS) --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc $(FLAGS) --workspace --no-deps --quiet
+	RUSTFLAGS='--cfg fuzzing' $(CARGO) check $(FLAGS) --quiet --manifest-path fuzz/Cargo.toml --target-dir $(BUILT)/fuzz
+	$(CARGO) check $(FLAGS) --quiet --manifest-path loom/Cargo.toml --target-dir $(BUILT)/loom
 	scripts/deny
 
 layers: ## Only the tests of the design: crates and modules use none but those that ARCHITECTURE.md lets them use

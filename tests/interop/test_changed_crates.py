@@ -3,6 +3,7 @@
 import importlib.machinery
 import importlib.util
 import pathlib
+import subprocess
 
 import pytest
 
@@ -49,3 +50,25 @@ PACKAGES = [
 )
 def test_affected_crates_are_the_changed_and_their_users(files, expected, changed_crates):
     assert changed_crates.affected(PACKAGES, files, ROOT) == expected
+
+
+def test_a_file_that_moved_counts_where_it_was_too(changed_crates, tmp_path, monkeypatch):
+    def git(*words):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", *identity, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    (tmp_path / "old").write_text("the same in both\n" * 20)
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "before")
+    git("mv", "old", "new")
+    git("commit", "-qm", "after")
+    monkeypatch.setattr(changed_crates, "REPOSITORY", tmp_path)
+    assert set(changed_crates.changed_files("HEAD~1")) == {"old", "new"}
+
+
+def test_check_stops_where_the_changed_crates_are_not_found():
+    command = [REPOSITORY / "scripts" / "check", "no-such-branch"]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode != 0 and "no branch or commit no-such-branch" in ended.stderr
+    assert "checking" not in ended.stdout

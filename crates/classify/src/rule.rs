@@ -82,6 +82,7 @@ impl Rank {
     /// Rank by a number of at most 23 bits; the lowest is matched first.
     #[must_use]
     pub const fn new(number: u32) -> Self {
+        debug_assert!(number < 1 << 23, "more would overwrite the protocol");
         Self(number)
     }
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
-use syn::{Attribute, Item, ItemMod, ItemUse, Macro, Meta, Type, UseTree};
+use syn::{Attribute, Item, ItemImpl, ItemMod, ItemUse, Macro, Meta, Type, UseTree};
 
 /// A crate's folder and its floors, the lowest first.
 struct House {
@@ -77,8 +77,42 @@ fn every_top_module_has_a_floor() {
             .flat_map(|floor| floor.iter().map(|name| (*name).to_owned()))
             .collect();
         let declared: BTreeSet<_> = top_modules(&source_folder(house)).into_iter().collect();
-        assert_eq!(listed, declared, "{}", house.folder);
+        let name = house.folder;
+        assert_eq!(
+            listed, declared,
+            "{name}: give each module a floor, in HOUSES and ARCHITECTURE.md"
+        );
     }
+}
+
+#[test]
+fn architecture_draws_the_same_floors() {
+    let drawn = drawn_floors(&read(&workspace().join("ARCHITECTURE.md")));
+    for house in HOUSES {
+        let name = house.folder.trim_start_matches("crates/");
+        let floors: Vec<BTreeSet<_>> =
+            house.floors.iter().map(|floor| floor.iter().copied().collect()).collect();
+        let drawn: Vec<BTreeSet<_>> =
+            drawn[name].split('<').map(|floor| floor.split_whitespace().collect()).collect();
+        assert_eq!(drawn, floors, "{name}: ARCHITECTURE.md, and HOUSES of this test");
+    }
+}
+
+/// The floors of each crate as ARCHITECTURE.md has them: `engine   ids < sa < …`, in a block of its
+/// own, where a line that begins with spaces continues the one before.
+fn drawn_floors(page: &str) -> BTreeMap<String, String> {
+    let section = page.split("\n## Floors\n").nth(1).expect("a section of floors");
+    let block = section.split("```").nth(1).expect("a block with the floors");
+    let mut floors: BTreeMap<String, String> = BTreeMap::new();
+    let mut name = "";
+    for line in block.lines().filter(|line| !line.trim().is_empty()) {
+        let (first, rest) = line.split_once(' ').expect("a name and its modules");
+        if !first.is_empty() {
+            name = first;
+        }
+        floors.entry(name.to_owned()).or_default().push_str(&format!("{rest} "));
+    }
+    floors
 }
 
 #[test]
@@ -93,6 +127,11 @@ fn an_upward_use_is_seen_in_each_form() {
         ("fn f() -> crate::Worker { loop {} }", "worker"),
         ("fn f() { assert!(crate::worker::is_up()); }", "worker"),
         ("mod inner { use super::super::worker::Worker; }", "worker"),
+        ("#[cfg(not(test))] use crate::worker::Worker;", "worker"),
+        ("use crate::*;", ROOT),
+        ("use super::*;", ROOT),
+        ("use crate as engine;", ROOT),
+        ("use crate::{self as engine, ids::Spi};", ROOT),
     ] {
         let used = uses_of(source, &["ids".to_owned()], &names);
         assert!(used.contains(expected), "{source}: {used:?}");
@@ -119,14 +158,32 @@ fn stages_are_no_methods_of_a_workers_halves() {
     assert!(wrong.is_empty(), "a stage is a struct or a free function: {wrong:#?}");
 }
 
+#[test]
+fn an_impl_is_seen_by_any_path_and_in_inner_modules() {
+    for source in ["impl A {}", "impl super::A {}", "mod inner { impl<T> B<T> for super::A {} }"] {
+        assert!(has_impl(source, "A"), "{source}");
+    }
+    assert!(!has_impl("impl From<A> for B {}", "A"));
+}
+
 /// Whether a file implements something for a type of this name.
 fn has_impl(source: &str, name: &str) -> bool {
-    let file = syn::parse_file(source).expect("the source compiles");
-    file.items.iter().any(|item| match item {
-        Item::Impl(item) => matches!(&*item.self_ty, Type::Path(path) if path.path.is_ident(name)),
-        _ => false,
-    })
+    struct Impls<'a>(&'a str, bool);
+    impl<'ast> Visit<'ast> for Impls<'_> {
+        fn visit_item_impl(&mut self, item: &'ast ItemImpl) {
+            if let Type::Path(path) = &*item.self_ty {
+                self.1 |= path.path.segments.last().is_some_and(|last| last.ident == self.0);
+            }
+            visit::visit_item_impl(self, item);
+        }
+    }
+    let mut impls = Impls(name, false);
+    impls.visit_file(&syn::parse_file(source).expect("the source compiles"));
+    impls.1
 }
+
+/// Stands for a `use` that brings in the whole crate, so that no name tells of what is used.
+const ROOT: &str = "the crate's root under another name, or all of it";
 
 /// What a path's first segment may be.
 struct Names<'a> {
@@ -148,7 +205,7 @@ fn upward_uses(house: &House) -> Vec<String> {
             continue;
         };
         for used in uses_of(&read(&file), &path, &names) {
-            if used != top && floor(house, &used) >= floor(house, &top) {
+            if used == ROOT || (used != top && floor(house, &used) >= floor(house, &top)) {
                 let inside = file.strip_prefix(&folder).unwrap_or(&file).display();
                 wrong.push(format!("{}: {inside}: `{top}` uses `{used}`", house.folder));
             }
@@ -179,6 +236,25 @@ struct Finder<'a> {
 impl Finder<'_> {
     /// Notes the top module that a path leads to, if it is one of this crate.
     fn note(&mut self, segments: &[String]) {
+        let Some(here) = self.resolve(segments) else { return };
+        let Some(first) = here.first() else { return };
+        if self.names.modules.contains(first) {
+            self.found.insert(first.clone());
+        } else if let Some(module) = self.names.exports.get(first) {
+            self.found.insert(module.clone());
+        }
+    }
+
+    /// Notes a `use` of all that a path leads to, or of that under another name.
+    fn note_whole(&mut self, segments: &[String]) {
+        if self.resolve(segments).is_some_and(|here| here.is_empty()) {
+            self.found.insert(ROOT.to_owned());
+        }
+        self.note(segments);
+    }
+
+    /// Where a path leads from the crate's root; `None` for one that begins elsewhere.
+    fn resolve(&self, segments: &[String]) -> Option<Vec<String>> {
         let mut here = self.path.clone();
         let mut rest = segments;
         match rest.first().map(String::as_str) {
@@ -194,15 +270,10 @@ impl Finder<'_> {
                     rest = &rest[1..];
                 }
             }
-            _ => return,
+            _ => return None,
         }
         here.extend(rest.iter().cloned());
-        let Some(first) = here.first() else { return };
-        if self.names.modules.contains(first) {
-            self.found.insert(first.clone());
-        } else if let Some(module) = self.names.exports.get(first) {
-            self.found.insert(module.clone());
-        }
+        Some(here)
     }
 
     fn note_tree(&mut self, prefix: &[String], tree: &UseTree) {
@@ -210,8 +281,12 @@ impl Finder<'_> {
         match tree {
             UseTree::Path(path) => self.note_tree(&with(&path.ident), &path.tree),
             UseTree::Name(name) => self.note(&with(&name.ident)),
-            UseTree::Rename(rename) => self.note(&with(&rename.ident)),
-            UseTree::Glob(_) => self.note(prefix),
+            // `self` behind a path is that path.
+            UseTree::Rename(rename) if rename.ident == "self" && !prefix.is_empty() => {
+                self.note_whole(prefix);
+            }
+            UseTree::Rename(rename) => self.note_whole(&with(&rename.ident)),
+            UseTree::Glob(_) => self.note_whole(prefix),
             UseTree::Group(group) => {
                 for item in &group.items {
                     self.note_tree(prefix, item);
@@ -283,19 +358,22 @@ fn attributes(item: &Item) -> &[Attribute] {
 fn is_test(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         Meta::List(list) => {
+            let condition = list.tokens.to_string();
+            let mut words = condition.split(|letter: char| !letter.is_alphanumeric());
             list.path.is_ident("cfg")
-                && list
-                    .tokens
-                    .to_string()
-                    .split(|c: char| !c.is_alphanumeric())
-                    .any(|word| word == "test")
+                && words.clone().any(|word| word == "test")
+                && !words.any(|word| word == "not")
         }
         Meta::Path(_) | Meta::NameValue(_) => false,
     })
 }
 
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
 fn source_folder(house: &House) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(house.folder).join("src")
+    workspace().join(house.folder).join("src")
 }
 
 fn top_modules(folder: &Path) -> Vec<String> {

@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
+use syn::{Attribute, Item, UseTree};
 
 /// A crate uses only crates of the layers before its own.
 const LAYERS: &[&[&str]] = &[
@@ -15,11 +16,11 @@ const LAYERS: &[&[&str]] = &[
     &["uxfrm-crypto", CLASSIFY],
     &["uxfrm-engine"],
     &["uxfrm-tunnel", "uxfrm-offload", "uxfrm-netlink"],
-    &["uxfrm-xfrm", "uxfrm-link", "uxfrm-control-client"],
+    &["uxfrm-xfrm", "uxfrm-link", CONTROL_CLIENT],
     &["uxfrm-runtime"],
     &["uxfrm"],
     &["uxfrm-daemon"],
-    &["uxfrm-fleet", "uxfrm-bench"],
+    &["uxfrm-bench"],
     &["uxfrm-cli"],
 ];
 
@@ -27,7 +28,8 @@ const LAYERS: &[&[&str]] = &[
 const LAST_SANS_IO_LAYER: usize = 3;
 
 /// Crates split off for their users alone: each public item must be used outside of them.
-const SHARED: &[&str] = &[NETLINK_WIRE, CLASSIFY];
+const SHARED: &[&str] = &[NETLINK_WIRE, CLASSIFY, CONTROL_CLIENT];
+const CONTROL_CLIENT: &str = "uxfrm-control-client";
 const CLASSIFY: &str = "uxfrm-classify";
 const NETLINK_WIRE: &str = "uxfrm-netlink-wire";
 
@@ -76,7 +78,37 @@ fn every_arrow_between_crates_is_in_the_design() {
     let metadata = workspace();
     let wrong: Vec<String> =
         metadata.workspace_packages().into_iter().flat_map(wrong_arrows).collect();
-    assert!(wrong.is_empty(), "not in ARCHITECTURE.md:\n  {}", wrong.join("\n  "));
+    let wrong = wrong.join("\n  ");
+    assert!(wrong.is_empty(), "not in ARCHITECTURE.md, nor in LAYERS of this test:\n  {wrong}");
+}
+
+#[test]
+fn architecture_draws_the_same_layers() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ARCHITECTURE.md");
+    let ours: Vec<BTreeSet<_>> = LAYERS
+        .iter()
+        .map(|layer| layer.iter().map(|name| name.trim_start_matches("uxfrm-")).collect())
+        .collect();
+    let page = read(&page);
+    assert_eq!(drawn_layers(&page), ours, "ARCHITECTURE.md, and LAYERS of this test");
+}
+
+/// The layers as ARCHITECTURE.md has them, in a block of its own: `1  packet · netlink-wire`, then
+/// what is drawn beside them, behind two spaces. A line without a number continues the layer.
+fn drawn_layers(page: &str) -> Vec<BTreeSet<&str>> {
+    let section = page.split("\n## Crates\n").nth(1).expect("a section of crates");
+    let block = section.split("```").nth(1).expect("a block with the layers");
+    let mut layers: Vec<BTreeSet<&str>> = Vec::new();
+    for line in block.lines().filter(|line| !line.trim().is_empty()) {
+        let line = line.trim_start();
+        let names = line.trim_start_matches(|letter: char| letter.is_ascii_digit()).trim_start();
+        if names.len() < line.len() {
+            layers.push(BTreeSet::new());
+        }
+        let layer = layers.last_mut().expect("the first line has a number");
+        layer.extend(names.split("  ").next().unwrap_or(names).split(" · "));
+    }
+    layers
 }
 
 #[test]
@@ -117,7 +149,8 @@ fn public_items_of_shared_crates_are_used_by_other_crates() {
             items.filter(|item| !used.contains(item)).map(|item| format!("{shared}: {item}")),
         );
     }
-    assert!(unused.is_empty(), "public, and used nowhere else:\n  {}", unused.join("\n  "));
+    let unused = unused.join("\n  ");
+    assert!(unused.is_empty(), "used in their crate alone, so pub(crate):\n  {unused}");
 }
 
 #[test]
@@ -153,6 +186,10 @@ fn the_check_sees_a_clock_but_not_in_comments_and_tests() {
                   #[cfg(test)]\nmod tests {\n    use std::fs;\n}\nfn file() { std::fs::read(); }\n";
     let lines: Vec<usize> = words_in(source).into_iter().map(|(line, _)| line).collect();
     assert_eq!(lines, [2, 7]);
+    let grouped = "use std::{\n    fs, thread as t,\n    time::{Duration, Instant},\n};\n\
+                   #[cfg(test)]\nuse std::env;\nuse core::fmt;\n";
+    let paths = ["std::fs", "std::thread", "std::time::Instant"];
+    assert_eq!(imports_of_the_outside_world(grouped), paths);
 }
 
 fn workspace() -> Metadata {
@@ -207,10 +244,11 @@ fn outside_crates(package: &Package) -> Vec<String> {
 fn outside_words(package: &Package) -> Vec<String> {
     let mut found = Vec::new();
     for path in sources(&source_directory(package)) {
-        let words = words_in(&read(&path));
-        found.extend(
-            words.into_iter().map(|(line, word)| format!("{}:{line}: {word}", path.display())),
-        );
+        let source = read(&path);
+        let words = words_in(&source).into_iter();
+        found.extend(words.map(|(line, word)| format!("{}:{line}: {word}", path.display())));
+        let imports = imports_of_the_outside_world(&source).into_iter();
+        found.extend(imports.map(|import| format!("{}: {import}", path.display())));
     }
     found
 }
@@ -275,6 +313,54 @@ fn words_in(source: &str) -> Vec<(usize, &'static str)> {
     };
     let lines = code_lines(source).into_iter();
     lines.flat_map(|(line, code)| said(code).into_iter().map(move |word| (line, word))).collect()
+}
+
+/// Paths of the standard library that a sans-IO crate may not import, in whatever form.
+const OUTSIDE_PATHS: &[&str] = &[
+    "std::env",
+    "std::fs",
+    "std::process",
+    "std::thread",
+    "std::os",
+    "std::time::Instant",
+    "std::time::SystemTime",
+    "std::net::UdpSocket",
+    "std::net::TcpStream",
+    "std::net::TcpListener",
+];
+
+/// What a source imports of [`OUTSIDE_PATHS`] outside its tests.
+fn imports_of_the_outside_world(source: &str) -> Vec<String> {
+    fn collect(prefix: &str, tree: &UseTree, found: &mut Vec<String>) {
+        match tree {
+            UseTree::Path(path) => collect(&format!("{prefix}{}::", path.ident), &path.tree, found),
+            UseTree::Name(name) => found.push(format!("{prefix}{}", name.ident)),
+            UseTree::Rename(rename) => found.push(format!("{prefix}{}", rename.ident)),
+            UseTree::Glob(_) => found.push(prefix.trim_end_matches(':').to_owned()),
+            UseTree::Group(group) => {
+                group.items.iter().for_each(|item| collect(prefix, item, found));
+            }
+        }
+    }
+    let is_for_tests = |attribute: &Attribute| {
+        let condition = attribute.meta.require_list().map(|list| list.tokens.to_string());
+        attribute.path().is_ident("cfg") && condition.is_ok_and(|condition| condition == "test")
+    };
+    let file = syn::parse_file(source).expect("the source compiles");
+    let mut found = Vec::new();
+    for item in &file.items {
+        if let Item::Use(item) = item
+            && !item.attrs.iter().any(is_for_tests)
+        {
+            collect("", &item.tree, &mut found);
+        }
+    }
+    let is_outside = |import: &String| {
+        OUTSIDE_PATHS.iter().any(|path| {
+            import.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+        })
+    };
+    found.into_iter().map(|import| import.replace("::self", "")).filter(is_outside).collect()
 }
 
 /// The lines of a source by number from 1, without comments and `#[cfg(test)]` items.
