@@ -25,7 +25,7 @@ use crate::events::acquire::MissingSa;
 use crate::{DropReason, FlowKey, HostView, KeyManagers, Moment, Sa, Settings, Snapshot};
 use flows::{BundleRef, FlowBundles};
 
-/// What a batch requests of one SA, and the numbers reserved for it.
+/// What a batch requests of one SA, and the numbers taken for it.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct SaTally {
@@ -42,7 +42,7 @@ pub(crate) struct SaTally {
     pub(crate) pending_slot: u32,
 }
 
-/// Sequence numbers that an SA reserved for a batch.
+/// Sequence numbers of an SA that a batch took.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SeqGrant {
     /// Next number, and how many are left.

@@ -18,7 +18,7 @@
 //!
 //! Then for each layer of the bundle, innermost first:
 //!
-//! 6. **Number**: charge each SA and reserve a block of sequence numbers, once per batch.
+//! 6. **Number**: charge each SA and take a block of sequence numbers, once per batch.
 //! 7. **Wrap**: write headers, padding and trailer.
 //! 8. **Seal**: encrypt and authenticate the whole batch.
 //! 9. **Finish**: write the UDP checksum over IPv6, which covers sealed bytes.
@@ -60,7 +60,7 @@ use crate::{
     StageWatch,
 };
 use interleaved::{FastPathResult, TxInterleaved};
-use number::reserve_numbers;
+use number::take_numbers;
 use pre_parsed::{PacketSummary, PreParsed};
 use slow::acquire_queue::AcquireQueue;
 use slow::defragment::Defragmenter;
@@ -181,7 +181,7 @@ impl Outbound {
     fn send_items(&mut self, ctx: &mut BatchContext<'_>, watch: &mut impl StageWatch) {
         let Self { tx, sealer, .. } = self;
         for depth in 0..std::mem::take(&mut tx.max_layers) {
-            reserve_numbers(depth, tx, ctx);
+            take_numbers(depth, tx, ctx);
             watch.stage_done(Stage::Number);
             sealer.seal(depth, tx, ctx);
             watch.stage_done(Stage::Seal);

@@ -82,7 +82,7 @@ struct TxAssignment {
     share: u32,
 }
 
-/// What one SA has to carry in this attempt, and its reserved numbers.
+/// What one SA has to carry in this attempt, and the numbers taken for it.
 #[derive(Clone, Copy, Debug)]
 struct SaShare {
     tally: u32,
@@ -210,7 +210,7 @@ impl Outbound {
         self.in_place.extend(rest.take(assigned));
         self.count_interleaved(ctx);
         watch.stage_done(Stage::Frame);
-        let supply = self.reserve_interleaved(ctx);
+        let supply = self.take_interleaved(ctx);
         self.tx.numbering.supply = supply;
         watch.stage_done(Stage::Number);
         match supply {
@@ -368,7 +368,7 @@ impl Outbound {
 
     /// Stage 6.
     #[inline(never)]
-    fn reserve_interleaved(&mut self, ctx: &mut BatchContext<'_>) -> SeqSupply {
+    fn take_interleaved(&mut self, ctx: &mut BatchContext<'_>) -> SeqSupply {
         let Self { interleaved, tx: TxBatch { cache, .. }, deferred, .. } = self;
         let TxInterleaved { assignments, shares, slots, .. } = interleaved;
         prefetch_keys(cache, assignments, 0);

@@ -124,7 +124,7 @@ impl Outbound {
         let count = self.parsed.runs[runs.clone()].iter().map(|run| run.packets as usize).sum();
         self.in_place.extend(packets.take(count));
         watch.stage_done(Stage::Frame);
-        self.tx.numbering.reserve_all(&mut self.tx.cache, ctx);
+        self.tx.numbering.take_all(&mut self.tx.cache, ctx);
         watch.stage_done(Stage::Number);
         if self.tx.numbering.supply == SeqSupply::Short {
             return self.send_run_slow(runs, ctx, watch);
