@@ -113,8 +113,8 @@ pub(crate) struct CachedVerdict {
     bundle: u32,
 }
 
-/// An SA's [insertion number](crate::Sa::turn) as an entry holds it. Numbers that do not fit are
-/// [`InsertionSeq::UNKNOWN`].
+/// An SA's [insertion number](crate::Sa::insertion_seq) as an entry holds it. Those that do not fit
+/// are [`InsertionSeq::UNKNOWN`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InsertionSeq(u32);
 
@@ -197,8 +197,8 @@ impl CachedVerdict {
 
     /// Whether packets of the flow that came by this SA alone may pass, under the current SAs.
     #[inline]
-    pub(crate) fn sa_satisfies(self, turn: InsertionSeq) -> bool {
-        self.bundle == turn.0 && turn != InsertionSeq::UNKNOWN
+    pub(crate) fn sa_satisfies(self, insertion_seq: InsertionSeq) -> bool {
+        self.bundle == insertion_seq.0 && insertion_seq != InsertionSeq::UNKNOWN
     }
 }
 
@@ -207,7 +207,7 @@ impl InsertionSeq {
 
     #[inline]
     pub(crate) fn of(sa: &Sa) -> Self {
-        let fits = u32::try_from(sa.insertion_seq()).ok().filter(|turn| *turn < table::NO_BUNDLE);
+        let fits = u32::try_from(sa.insertion_seq()).ok().filter(|seq| *seq < table::NO_BUNDLE);
         fits.map_or(Self::UNKNOWN, Self)
     }
 
@@ -370,8 +370,8 @@ impl PolicyCache {
         answer: VerdictId,
         sa: &Sa,
     ) {
-        let InsertionSeq(turn) = InsertionSeq::of(sa);
-        self.note(direction, flow, sa.id().spi, Value { answer: answer.0, bundle: turn });
+        let InsertionSeq(seq) = InsertionSeq::of(sa);
+        self.note(direction, flow, sa.id().spi, Value { answer: answer.0, bundle: seq });
     }
 
     fn note(&mut self, direction: Direction, flow: &FlowKey, spi: Spi, value: Value) {

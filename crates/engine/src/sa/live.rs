@@ -49,7 +49,7 @@ impl Sa {
         };
         let mut new = Arc::new(Self {
             name: SaNames::new(self.id(), self.source()),
-            turn: self.insertion_seq().into(),
+            insertion_seq: self.insertion_seq().into(),
             active: OnceBox::with_value(Box::new(Active::Of(Arc::clone(first)))),
             sequence: Sequence::new(0, 0),
             shared: words,

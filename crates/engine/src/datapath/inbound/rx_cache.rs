@@ -38,7 +38,7 @@ pub(super) struct RxEntry {
     pub(super) passes: Option<VerdictId>,
     /// Policy epoch of `passes`.
     epoch: u16,
-    pub(super) turn: InsertionSeq,
+    pub(super) insertion_seq: InsertionSeq,
     /// Key of the latest look-up that found the SA.
     lookup_key: Option<SaLookupKey>,
     /// Number of the latest batch with packets of this SA.
@@ -253,7 +253,7 @@ impl RxCache {
         let Self { all, by_seq_hint, spi_index, .. } = self;
         let moved = &all[to as usize];
         let slots = by_seq_hint.len();
-        let hint = &mut by_seq_hint[moved.turn.slot(slots)];
+        let hint = &mut by_seq_hint[moved.insertion_seq.slot(slots)];
         if *hint == from {
             *hint = to;
         }
@@ -553,7 +553,7 @@ impl RxEntry {
             pending_slot: 0,
             passes: None,
             epoch: 0,
-            turn: InsertionSeq::of(sa),
+            insertion_seq: InsertionSeq::of(sa),
             lookup_key: None,
             seen_in: 0,
             encap: config.encap.as_ref().map(|encap| encap.kind),
@@ -574,7 +574,7 @@ impl RxEntry {
     /// Whether packets of this SA alone pass under their flow's verdict.
     #[inline(always)]
     pub(super) fn lets_pass(&self, known: CachedVerdict) -> bool {
-        self.passes == Some(known.verdict) || known.sa_satisfies(self.turn)
+        self.passes == Some(known.verdict) || known.sa_satisfies(self.insertion_seq)
     }
 
     /// Whether the entry was found by this key.
