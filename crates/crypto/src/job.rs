@@ -154,9 +154,9 @@ impl fmt::Debug for OpenJob<'_> {
     }
 }
 
-/// A packet split into its parts. `lead` is SPI, sequence number and IV.
+/// A packet split into its parts. `header_iv` is SPI, sequence number and IV.
 pub(crate) struct EspParts<'p> {
-    pub(crate) lead: &'p mut [u8],
+    pub(crate) header_iv: &'p mut [u8],
     pub(crate) text: &'p mut [u8],
     pub(crate) icv: &'p mut [u8],
 }
@@ -164,9 +164,9 @@ pub(crate) struct EspParts<'p> {
 impl<'p> EspParts<'p> {
     /// `text_len` is from the job's own `text_len`, so all parts are inside.
     pub(crate) fn of(esp: &'p mut [u8], iv_len: usize, text_len: usize) -> Self {
-        let (lead, rest) = esp.split_at_mut(HEADER_LEN + iv_len);
+        let (header_iv, rest) = esp.split_at_mut(HEADER_LEN + iv_len);
         let (text, icv) = rest.split_at_mut(text_len);
-        Self { lead, text, icv }
+        Self { header_iv, text, icv }
     }
 }
 

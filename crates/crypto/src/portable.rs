@@ -186,8 +186,8 @@ impl CipherKey {
     }
 
     fn decrypt(&self, job: &mut OpenJob<'_>, iv_len: usize, text_len: usize) {
-        let (lead, rest) = job.esp.split_at_mut(HEADER_LEN + iv_len);
-        let (iv, text) = (&lead[HEADER_LEN..], &mut rest[..text_len]);
+        let (header_iv, rest) = job.esp.split_at_mut(HEADER_LEN + iv_len);
+        let (iv, text) = (&header_iv[HEADER_LEN..], &mut rest[..text_len]);
         let plain = job.plain.as_deref_mut().map(|plain| &mut plain[..text_len]);
         match self {
             Self::Null => copy_out(text, plain),

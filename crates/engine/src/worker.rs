@@ -175,7 +175,7 @@ impl Worker {
     /// Copies of the packets that wait for states, for a worker that replaces this one.
     #[must_use]
     pub fn copy_waiting(&self) -> Vec<WaitingPacket> {
-        self.outbound.portray_waiting()
+        self.outbound.copy_queued()
     }
 
     /// Takes over packets that waited with another worker, once its states, policies and

@@ -348,11 +348,12 @@ fn open_aead(worker: &mut Worker, kind: BurstKind, jobs: &mut [OpenJob<'_>], cho
 
 /// Wipes text that may have been decrypted.
 fn wipe_forged(job: &mut OpenJob<'_>) {
-    let (lead, icv) = (HEADER_LEN + job.key.transform.iv_len(), job.key.transform.icv_len());
+    let (header_iv_len, icv) =
+        (HEADER_LEN + job.key.transform.iv_len(), job.key.transform.icv_len());
     let end = job.esp.len() - icv;
     match job.plain.as_deref_mut() {
-        Some(plain) => plain[..end - lead].zeroize(),
-        None => job.esp[lead..end].zeroize(),
+        Some(plain) => plain[..end - header_iv_len].zeroize(),
+        None => job.esp[header_iv_len..end].zeroize(),
     }
     job.verdict = OpenStatus::Forged;
 }

@@ -65,7 +65,7 @@ impl DirectCalls {
         let head = AadBuffer::of(job.esp, job.seq_high);
         let parts = EspParts::of(job.esp, IV_LEN, text_len);
         self.tag_len = parts.icv.len();
-        let iv = array(&parts.lead[HEADER_LEN..]);
+        let iv = array(&parts.header_iv[HEADER_LEN..]);
         let plain = job.plain.as_deref_mut().map(|plain| &mut plain[..text_len]);
         let span = TextSpan::out_of(parts.text, plain);
         self.push(key, head, iv, span, core::ptr::null_mut());
@@ -213,8 +213,8 @@ pub(super) fn open_gmac(
 
 /// The tag over SPI | [high half |] sequence number | IV | text.
 fn gmac(worker: &mut Worker, key: &DirectKey, aad: &Aad, parts: &EspParts<'_>) -> [u8; 16] {
-    let (nonce, mut tag) = (nonce(key, parts.lead), [0; 16]);
-    let rest = &parts.lead[HEADER_LEN..];
+    let (nonce, mut tag) = (nonce(key, parts.header_iv), [0; 16]);
+    let rest = &parts.header_iv[HEADER_LEN..];
     let mut head = [0; 20];
     let (addressed, iv) = head.split_at_mut(aad.bytes().len());
     addressed.copy_from_slice(aad.bytes());
@@ -235,9 +235,9 @@ fn gmac(worker: &mut Worker, key: &DirectKey, aad: &Aad, parts: &EspParts<'_>) -
 }
 
 /// Salt, then the packet's IV (RFC 4106 §4).
-fn nonce(key: &DirectKey, lead: &[u8]) -> [u8; 12] {
+fn nonce(key: &DirectKey, header_iv: &[u8]) -> [u8; 12] {
     let mut nonce = [0; 12];
     nonce[..4].copy_from_slice(&key.secret.salt);
-    nonce[4..].copy_from_slice(&array::<8>(&lead[HEADER_LEN..]));
+    nonce[4..].copy_from_slice(&array::<8>(&header_iv[HEADER_LEN..]));
     nonce
 }

@@ -64,7 +64,7 @@ use slow::policy_lookups::PolicyLookups;
 pub(crate) struct Inbound {
     rx: RxBatch,
     /// Generation of the SAs for which the policy cache holds inbound passes.
-    states: u64,
+    sa_generation: u64,
     /// Batch from a device.
     from_device: Batch,
     classifier: OuterClassifier,
@@ -119,7 +119,7 @@ impl Inbound {
     pub(crate) fn new(settings: &Settings) -> Self {
         Self {
             rx: RxBatch::new(),
-            states: 0,
+            sa_generation: 0,
             from_device: Batch::default(),
             classifier: OuterClassifier::default(),
             opener: EspOpener::new(),
@@ -141,8 +141,8 @@ impl Inbound {
         watch: &mut impl StageWatch,
     ) {
         self.delivery.policies.begin_batch(&ctx.snapshot.spd);
-        if self.states != ctx.snapshot.states {
-            self.states = ctx.snapshot.states;
+        if self.sa_generation != ctx.snapshot.sa_generation {
+            self.sa_generation = ctx.snapshot.sa_generation;
             self.delivery.policies.invalidate_bundles();
             // Another generation of an SA may have tighter limits.
             self.deferred.flush();

@@ -473,7 +473,7 @@ impl Outbound {
     }
 
     /// Copies of all queued packets, in order for each SA.
-    pub(crate) fn portray_waiting(&self) -> Vec<WaitingPacket> {
+    pub(crate) fn copy_queued(&self) -> Vec<WaitingPacket> {
         self.queued.copy_packets()
     }
 

@@ -102,7 +102,7 @@ impl Sa {
                 usage: SaUsage::new(Lifecycle::Valid),
                 key: OnceLock::new(),
                 replay: ReplayWindow::new(words.window, numbers(words), received)
-                    .kept(&words.keeper, words.keeper.claim(self)),
+                    .with_keeper(&words.keeper, words.keeper.claim(self)),
                 ivs: IvPrefixes::default(),
                 aevents: AeventState::new(sent, received, self.added()),
                 heir: OnceBox::new(),
