@@ -107,7 +107,7 @@ impl State {
         let iv = Iv::Counter(prefix.counter(number).unwrap());
         let mut jobs = [SealJob::in_place(&self.key, high, iv, esp)];
         Crypter::new().unwrap().seal(&mut jobs);
-        assert_eq!(jobs[0].verdict, SealStatus::Sealed);
+        assert_eq!(jobs[0].status, SealStatus::Sealed);
     }
 }
 

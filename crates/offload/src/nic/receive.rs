@@ -48,7 +48,7 @@ struct RxEsp {
     esp: Range<usize>,
     spi: Spi,
     number: RxNumber,
-    verdict: OpenStatus,
+    status: OpenStatus,
 }
 
 /// Sequence number of a packet, 64 bits.
@@ -165,31 +165,31 @@ impl ModelNic {
                 *last ^= 1;
             }
         }
-        let verdict = OpenStatus::Pending;
+        let status = OpenStatus::Pending;
         let (esp, spi) = (location.esp, location.spi);
-        Ok(Some(RxEsp { handle, kind, esp, spi, number, verdict }))
+        Ok(Some(RxEsp { handle, kind, esp, spi, number, status }))
     }
 
     /// 4 Open.
     fn open(&mut self, arrivals: &mut [RxPacket]) {
         let mut jobs: ArrayVec<OpenJob<'_>, CHUNK> = ArrayVec::new();
-        let mut verdicts = Vec::with_capacity(arrivals.len());
+        let mut statuses = Vec::with_capacity(arrivals.len());
         for RxPacket { packet, sealed, .. } in arrivals.iter_mut() {
             let Some(sealed) = sealed else { continue };
             let Some(association) = self.states.of(sealed.handle) else { continue };
             if jobs.is_full() {
                 self.crypter.open(&mut jobs);
-                verdicts.extend(jobs.drain(..).map(|job| job.verdict));
+                statuses.extend(jobs.drain(..).map(|job| job.status));
             }
             let esp = &mut packet.bytes_mut()[sealed.esp.clone()];
             jobs.push(association.open_job(sealed.number.value(), esp));
         }
         self.crypter.open(&mut jobs);
-        verdicts.extend(jobs.drain(..).map(|job| job.verdict));
+        statuses.extend(jobs.drain(..).map(|job| job.status));
         drop(jobs);
         let sealed = arrivals.iter_mut().filter_map(|arrival| arrival.sealed.as_mut());
-        for (sealed, verdict) in sealed.zip(verdicts) {
-            sealed.verdict = verdict;
+        for (sealed, status) in sealed.zip(statuses) {
+            sealed.status = status;
         }
     }
 
@@ -235,7 +235,7 @@ impl ModelNic {
     /// Kind *crypto*: the result for the stack.
     fn crypto_mark(&self, sealed: &RxEsp, now: Moment) -> Option<DeviceMark> {
         let association = self.states.of(sealed.handle)?;
-        let status = match sealed.verdict {
+        let status = match sealed.status {
             OpenStatus::Authentic => {
                 // Without limits on the device this only counts.
                 let _ = association.sa.charge(1, sealed.esp.len() as u64, now);
@@ -289,7 +289,7 @@ impl ModelNic {
 
     /// 5 advances the window within the reservation.
     fn enforce_receive_limit(&mut self, sealed: &RxEsp) -> Result<(), NicDrop> {
-        let (OpenStatus::Authentic, RxNumber::Unseen(candidate)) = (sealed.verdict, sealed.number)
+        let (OpenStatus::Authentic, RxNumber::Unseen(candidate)) = (sealed.status, sealed.number)
         else {
             return Ok(());
         };
@@ -372,8 +372,7 @@ impl ModelNic {
         let bytes = packet.bytes();
         let inside = match sealed {
             Some(sealed)
-                if sealed.kind == OffloadKind::Crypto
-                    && sealed.verdict == OpenStatus::Authentic =>
+                if sealed.kind == OffloadKind::Crypto && sealed.status == OpenStatus::Authentic =>
             {
                 inside_of(bytes, &sealed.esp, self.states.of(sealed.handle)?)
             }
@@ -404,7 +403,7 @@ impl RxNumber {
 /// 5 advances the window for an authentic packet.
 fn accept(association: &Association, sealed: &RxEsp) -> Result<(), NicDrop> {
     let sa = &association.sa;
-    let outcome = match (sealed.verdict, sealed.number) {
+    let outcome = match (sealed.status, sealed.number) {
         (OpenStatus::Authentic, RxNumber::Unseen(candidate)) => sa.replay().accept(candidate),
         (OpenStatus::Authentic, RxNumber::Nearest(_)) => Ok(()),
         (OpenStatus::Forged, _) => {

@@ -107,7 +107,7 @@ impl Outbound {
         let (high, iv) = layer.seq_high_and_iv(seq_id.sequence);
         let mut job = SealJob::in_place(layer.sa.key(), high, iv, esp);
         ctx.crypter.seal(std::slice::from_mut(&mut job));
-        if job.verdict != SealStatus::Sealed {
+        if job.status != SealStatus::Sealed {
             return None;
         }
         if layer.needs_finish() {

@@ -25,8 +25,8 @@ pub(crate) enum Opener {
 }
 
 impl Opener {
-    /// The device's verdict.
-    pub(crate) const fn verdict(self) -> Option<OpenStatus> {
+    /// The device's status.
+    pub(crate) const fn status(self) -> Option<OpenStatus> {
         match self {
             Self::Engine => None,
             Self::Device => Some(OpenStatus::Authentic),
@@ -85,7 +85,7 @@ impl DeviceMarks {
         }
     }
 
-    /// A device's verdict holds for the sequence number it used. Below the window the upper half is
+    /// A device's status holds for the sequence number it used. Below the window the upper half is
     /// taken for the next one (RFC 4303 §A2.2), which only the ICV can refute.
     pub(crate) fn opener_of(
         &self,
@@ -104,7 +104,7 @@ impl DeviceMarks {
         }
     }
 
-    /// Takes over a device's checksum verdict, unless a layer was removed since.
+    /// Takes over a device's checksum status, unless a layer was removed since.
     pub(crate) fn believe_checksum(&self, item: &mut RxItem, buffer: Option<&PacketBuf>) {
         let whole = self.of(item).is_some_and(|mark| mark.kind == OffloadKind::Packet);
         if item.path.len() == usize::from(whole)
