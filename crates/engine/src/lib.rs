@@ -56,7 +56,7 @@ pub use database::{
 pub use datapath::context::{Output, TrafficCounters};
 pub use datapath::outbound::WaitingPacket;
 pub use device::contract::{
-    DeviceMark, DeviceStatus, OffloadOrder, OffloadTask, OffloadedPacket, ReceivedPacket,
+    DeviceMetadata, DeviceStatus, OffloadOrder, OffloadTask, OffloadedPacket, ReceivedPacket,
 };
 pub use device::control::{DeviceEvent, OffloadDevices};
 pub use drop_reason::{DropReason, XfrmCounter};

@@ -120,7 +120,7 @@ impl Worker {
         inbound.run(batch, &mut ctx, watch);
     }
 
-    /// Like [`Worker::inbound`], for packets from a device: decrypted ones, each with its mark, and
+    /// Like [`Worker::inbound`], for packets from a device: decrypted ones with their metadata, and
     /// all others. `received` is empty afterwards.
     pub fn inbound_from_device(
         &mut self,

@@ -156,7 +156,7 @@ impl Inbound {
         self.deferred.flush_due(ctx.now);
         watch.stage_done(Stage::Deliver);
         ctx.traffic.held = self.classifier.reassembler.held();
-        self.rx.marks.clear();
+        self.rx.metadata.clear();
     }
 
     fn run_all(
@@ -193,10 +193,10 @@ impl Inbound {
         let rx = &mut self.rx;
         rx.rx_cache.begin(ctx.snapshot);
         // With many SAs the whole batch goes together, so that each SA is charged once. Device
-        // marks are indexed by position in the batch.
-        let goes_on = rx.marks.is_empty() && rx.rx_cache.is_small();
+        // metadata is indexed by position in the batch.
+        let goes_on = rx.metadata.is_empty() && rx.rx_cache.is_small();
         rx.receive(rest, if goes_on { most.min(PIECE) } else { most }, ctx);
-        if !rx.marks.is_empty() {
+        if !rx.metadata.is_empty() {
             admit_from_device(rx, ctx);
         }
         watch.stage_done(Stage::Receive);
@@ -232,9 +232,9 @@ impl Inbound {
         ctx: &mut BatchContext<'_>,
     ) {
         let mut batch = std::mem::take(&mut self.from_device);
-        for ReceivedPacket { packet, mark } in received.drain(..) {
+        for ReceivedPacket { packet, metadata } in received.drain(..) {
             batch.push(packet);
-            self.rx.marks.push(mark);
+            self.rx.metadata.push(metadata);
         }
         self.run(&mut batch, ctx, &mut ());
         self.from_device = batch;

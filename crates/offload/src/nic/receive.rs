@@ -9,14 +9,14 @@
 //! 7. Verify the transport checksum.
 //! 8. Steer by the inner packet; kind *crypto* by the SA if no rule matches, so that an SA's
 //!    packets keep their order.
-//! 9. Deliver with a mark, in order.
+//! 9. Deliver with metadata, in order.
 
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
 use uxfrm_crypto::{OpenJob, OpenStatus};
 use uxfrm_engine::{
-    DeviceMark, DeviceStatus, Direction, FlowKey, Handle, Moment, OffloadKind, ReceivedPacket,
+    DeviceMetadata, DeviceStatus, Direction, FlowKey, Handle, Moment, OffloadKind, ReceivedPacket,
     Reqid, Spi, UncheckedSeq, decapsulate,
 };
 use uxfrm_packet::checksum::{self, Verification};
@@ -72,7 +72,7 @@ const CHUNK: usize = 64;
 
 impl ModelNic {
     /// Receives packets from the wire into receive queues, which are [`ModelNic::queues`] of this
-    /// device: decrypted ones with a mark, others unchanged. `packets` is empty afterwards.
+    /// device: decrypted ones with metadata, others unchanged. `packets` is empty afterwards.
     pub fn receive(
         &mut self,
         packets: &mut Batch,
@@ -198,11 +198,11 @@ impl ModelNic {
         let RxPacket { mut packet, link, sealed } = arrival;
         let outcome = match &sealed {
             None => Ok(None),
-            Some(sealed) if sealed.kind == OffloadKind::Crypto => Ok(self.crypto_mark(sealed, now)),
+            Some(sealed) if sealed.kind == OffloadKind::Crypto => Ok(self.crypto_metadata(sealed, now)),
             Some(sealed) => self.unwrap(&mut packet, sealed, now),
         };
-        let mark = match outcome {
-            Ok(mark) => mark,
+        let metadata = match outcome {
+            Ok(metadata) => metadata,
             Err(reason) => return Err((packet, reason)),
         };
         let tuple = self.tuple(&packet, &link, sealed.as_ref());
@@ -227,13 +227,13 @@ impl ModelNic {
         match target {
             Target::Drop => Err((packet, NicDrop::RxFlowRule)),
             Target::Queue(queue) => {
-                Ok(Delivery { function, queue, received: ReceivedPacket { packet, mark } })
+                Ok(Delivery { function, queue, received: ReceivedPacket { packet, metadata } })
             }
         }
     }
 
     /// Kind *crypto*: the result for the stack.
-    fn crypto_mark(&self, sealed: &RxEsp, now: Moment) -> Option<DeviceMark> {
+    fn crypto_metadata(&self, sealed: &RxEsp, now: Moment) -> Option<DeviceMetadata> {
         let association = self.states.of(sealed.handle)?;
         let status = match sealed.status {
             OpenStatus::Authentic => {
@@ -250,8 +250,8 @@ impl ModelNic {
         };
         let extended = association.sa.extended();
         let high = if extended { upper_half(sealed.number.value()) } else { 0 };
-        let mark = self.mark(sealed.handle, OffloadKind::Crypto, status)?;
-        Some(DeviceMark { high, ..mark })
+        let metadata = self.metadata(sealed.handle, OffloadKind::Crypto, status)?;
+        Some(DeviceMetadata { high, ..metadata })
     }
 
     /// Kind *packet*: decapsulates to the plain packet.
@@ -260,7 +260,7 @@ impl ModelNic {
         packet: &mut PacketBuf,
         sealed: &RxEsp,
         now: Moment,
-    ) -> Result<Option<DeviceMark>, NicDrop> {
+    ) -> Result<Option<DeviceMetadata>, NicDrop> {
         let handle = sealed.handle;
         self.enforce_receive_limit(sealed)?;
         let Some(association) = self.states.of(handle) else { return Ok(None) };
@@ -284,7 +284,7 @@ impl ModelNic {
             packet.checksum = Checksum::Verified;
         }
         self.admit_by_policy(packet, &ip, reqid)?;
-        Ok(self.mark(handle, OffloadKind::Packet, DeviceStatus::Success))
+        Ok(self.metadata(handle, OffloadKind::Packet, DeviceStatus::Success))
     }
 
     /// 5 advances the window within the reservation.
@@ -316,10 +316,15 @@ impl ModelNic {
         }
     }
 
-    fn mark(&self, handle: Handle, kind: OffloadKind, status: DeviceStatus) -> Option<DeviceMark> {
+    fn metadata(
+        &self,
+        handle: Handle,
+        kind: OffloadKind,
+        status: DeviceStatus,
+    ) -> Option<DeviceMetadata> {
         let device = self.device_of(self.states.of(handle)?.function)?;
         let handle = Some(handle).filter(|_| self.profile().marks_received);
-        Some(DeviceMark { device, handle, kind, status, high: 0 })
+        Some(DeviceMetadata { device, handle, kind, status, high: 0 })
     }
 
     /// 7 marks correct checksums as verified; wrong ones are left to the host.

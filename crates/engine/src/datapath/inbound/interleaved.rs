@@ -77,7 +77,7 @@ impl Inbound {
         watch: &mut impl StageWatch,
     ) -> bool {
         if rest.len() < MIN_PACKETS
-            || !self.rx.marks.is_empty()
+            || !self.rx.metadata.is_empty()
             || !self.interleaved.back_off.is_over()
         {
             return false;

@@ -43,7 +43,8 @@ impl Inbound {
         ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) -> bool {
-        if rest.len() < MIN_PACKETS || !self.rx.marks.is_empty() || !self.run.back_off.is_over() {
+        if rest.len() < MIN_PACKETS || !self.rx.metadata.is_empty() || !self.run.back_off.is_over()
+        {
             return false;
         }
         self.rx.rx_cache.begin(ctx.snapshot);

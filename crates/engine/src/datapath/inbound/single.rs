@@ -37,7 +37,7 @@ impl Inbound {
     /// Stages 2 to 4; marks the SA as seen in this batch.
     #[inline(always)]
     fn match_single(&mut self, packet: &PacketBuf) -> Option<SealedEsp> {
-        if is_burst(packet) || !self.rx.marks.is_empty() {
+        if is_burst(packet) || !self.rx.metadata.is_empty() {
             return None;
         }
         let item = RxItem::new(0, 0, packet.len(), packet.mark);

@@ -65,7 +65,7 @@ proptest! {
                 header.fill(2);
                 header[12..].copy_from_slice(kind);
             }
-            for ReceivedPacket { packet, mark } in bed.receive(vec![packet]) {
+            for ReceivedPacket { packet, metadata } in bed.receive(vec![packet]) {
                 let success = mark.is_some_and(|mark| mark.status == DeviceStatus::Success);
                 if success && !crypto {
                     let (got, expected) = (packet.bytes(), plain[0].bytes());
