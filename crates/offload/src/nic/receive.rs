@@ -198,7 +198,9 @@ impl ModelNic {
         let RxPacket { mut packet, link, sealed } = arrival;
         let outcome = match &sealed {
             None => Ok(None),
-            Some(sealed) if sealed.kind == OffloadKind::Crypto => Ok(self.crypto_metadata(sealed, now)),
+            Some(sealed) if sealed.kind == OffloadKind::Crypto => {
+                Ok(self.crypto_metadata(sealed, now))
+            }
             Some(sealed) => self.unwrap(&mut packet, sealed, now),
         };
         let metadata = match outcome {

@@ -80,10 +80,10 @@ impl RxBatch {
     }
 
     #[inline(never)]
-    fn receive_burst(&mut self, buffer: u32, train: &PacketBuf, stride: u16) {
-        for start in (0..train.len().max(1)).step_by(stride.into()) {
-            let len = usize::from(stride).min(train.len() - start);
-            self.items.push(RxItem::new(buffer, start, len, train.mark));
+    fn receive_burst(&mut self, buffer: u32, burst: &PacketBuf, stride: u16) {
+        for start in (0..burst.len().max(1)).step_by(stride.into()) {
+            let len = usize::from(stride).min(burst.len() - start);
+            self.items.push(RxItem::new(buffer, start, len, burst.mark));
         }
     }
 

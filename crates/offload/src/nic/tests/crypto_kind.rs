@@ -40,11 +40,11 @@ fn a_train_is_encrypted_frame_by_frame() {
         plain.iter().zip(1..).map(|(plain, sequence)| sender.frame(plain, sequence).0).collect();
     let stride = frames[0].len();
     let bytes: Vec<u8> = frames.iter().flat_map(|frame| frame.bytes().to_vec()).collect();
-    let mut train = PacketBuf::from_slice(&bytes);
-    train.segments = Segments::Burst { stride: u16::try_from(stride).unwrap() };
+    let mut burst = PacketBuf::from_slice(&bytes);
+    burst.segments = Segments::Burst { stride: u16::try_from(stride).unwrap() };
     let task = OffloadTask::Encrypt { sequence: 1 };
     let handover = OffloadOrder { device: NIC, handle, task };
-    let sent = bed.transmit(vec![OffloadedPacket { packet: train, handover }]);
+    let sent = bed.transmit(vec![OffloadedPacket { packet: burst, handover }]);
     assert_eq!(bed.nic.outward().sent, 100);
     let apart: Vec<_> = sent.iter().flat_map(uxfrm_testkit::split_burst).collect();
     assert_eq!(bytes_of(&apart), bytes_of(&expected));
