@@ -47,7 +47,7 @@ fn right(kind: OffloadKind) -> (TestGateway, Nics) {
 fn fate(
     right: &mut TestGateway,
     packet: PacketBuf,
-    mark: Option<DeviceMetadata>,
+    metadata: Option<DeviceMetadata>,
 ) -> Result<(), DropReason> {
     let before = right.reasons();
     let count = right.inbound_from_device(vec![ReceivedPacket { packet, metadata }]).len();
