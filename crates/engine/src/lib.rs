@@ -61,7 +61,7 @@ pub use device::contract::{
 pub use device::control::{DeviceEvent, OffloadDevices};
 pub use drop_reason::{DropReason, XfrmCounter};
 pub use error::{DeviceRefusal, Error};
-pub use esp::single::{DecapResult, EncapPlan, EspEncapsulator, decapsulate};
+pub use esp::encapsulator::{DecapResult, EncapPlan, EspEncapsulator, decapsulate};
 pub use events::Event;
 pub use events::acquire::{AcquireView, KeyManagers};
 pub use flow_cache::{

@@ -156,7 +156,7 @@ impl Udp {
             socket,
             local,
             mark: options.mark,
-            bursts: bursts,
+            bursts,
             dont_fragment: None,
             receiver: MmsgReceiver::new(),
             sender: MmsgSender::new(),

@@ -34,9 +34,9 @@ impl Outbound {
         if self.tx.items.is_empty() {
             return true;
         }
-        let plain = self.parsed.runs[first..].iter().take_while(|run| run.plain);
+        let encap_only = self.parsed.runs[first..].iter().take_while(|run| run.encap_only);
         let mut packets = 0;
-        let many = plain.map(|run| run.packets).any(|more| {
+        let many = encap_only.map(|run| run.packets).any(|more| {
             packets += more;
             packets >= MIN_PACKETS
         });
@@ -432,7 +432,7 @@ impl Bundle {
     #[inline(always)]
     fn takes(&self, run: &FlowRun) -> bool {
         self.fast_room.is_some_and(|room| {
-            run.plain
+            run.encap_only
                 && run.longest <= self.inner_mtu
                 && run.headroom >= room.before
                 && run.tailroom >= room.behind
