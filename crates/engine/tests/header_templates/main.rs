@@ -553,7 +553,7 @@ fn matching_packet_with_foreign_device_mark_is_dropped() {
         assert_eq!(pair.right.inbound(wire).len(), 1);
     }
     let packet = pair.left.outbound(vec![datagram()]).0.remove(0);
-    let mark = Some(DeviceMetadata {
+    let metadata = Some(DeviceMetadata {
         device: DeviceId(9),
         handle: None,
         kind: OffloadKind::Crypto,
