@@ -18,8 +18,8 @@ import wire
 from association import GCM_128, Association
 from gateway import CONTROLLED
 from namespace import veth
+from routing import NEIGHBOUR, SOCKETS, Pair, datagrams, unbound
 from topology import HERE, THERE
-from ways import NEIGHBOUR, SOCKETS, Pair, datagrams, unbound
 
 MARK = 0x75780001
 # Of programs, by the words behind `ip xfrm policy add`: what is protected, and what a better one

@@ -25,9 +25,9 @@ WHOLE = bytes.fromhex(ike(2, SIZE - 12))
 
 @pytest.mark.parametrize("by", [PACKET, XDP])
 @pytest.mark.parametrize(
-    "train", [[MESSAGE], [ESP, MESSAGE], [ESP, WHOLE, ESP, MESSAGE], [WHOLE, ESP, MESSAGE]], ids=["alone", "behind", "among", "first"]
+    "burst", [[MESSAGE], [ESP, MESSAGE], [ESP, WHOLE, ESP, MESSAGE], [WHOLE, ESP, MESSAGE]], ids=["alone", "behind", "among", "first"]
 )
-def test_ike_that_was_joined_with_esp_reaches_its_daemon(train, by, uxfrm):
+def test_ike_that_was_joined_with_esp_reaches_its_daemon(burst, by, uxfrm):
     prerequisite.packet_filter()
     with InlineSites(uxfrm) as sites, contextlib.ExitStack() as stack:
         sites.here.start(lines(True), more=INLINE.format(by) + CONTROLLED)
@@ -37,9 +37,9 @@ def test_ike_that_was_joined_with_esp_reaches_its_daemon(train, by, uxfrm):
             sender = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         sender.bind((OUTER[1], 4500))
         sender.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, SIZE)
-        sender.sendto(b"".join(train), (OUTER[0], 4500))
+        sender.sendto(b"".join(burst), (OUTER[0], 4500))
         for message in (WHOLE, MESSAGE):
-            if message in train:
+            if message in burst:
                 assert daemon.next() == arrived("0.0.0.0", OUTER[::-1], message.hex())
         # ESP is the engine's, which has no state for it.
-        assert sites.here.statistics().get("XfrmInNoStates", 0) == train.count(ESP)
+        assert sites.here.statistics().get("XfrmInNoStates", 0) == burst.count(ESP)

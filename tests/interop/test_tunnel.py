@@ -186,7 +186,7 @@ def test_linux_at_the_other_end(case, uxfrm, linux_network):
 @pytest.mark.parametrize("case", [Case("ipip", 4, "fou"), Case("gre", 4, "gue-csum")], ids=str)
 def test_each_flow_has_a_source_port_of_its_own(case, uxfrm, two):
     """Nine flows, at least eight ports, and each flow keeps its own; with checksums
-    super-packets leave as trains."""
+    super-packets leave as bursts."""
     with both_ends(case, uxfrm, two) as (here, there):
         for _ in range(9):
             with two.left.entered():
@@ -198,7 +198,7 @@ def test_each_flow_has_a_source_port_of_its_own(case, uxfrm, two):
         assert len(flows) == 9, "a flow changed its port"
         assert len({outer for _, outer in flows}) >= 8
         if case.encap.endswith("csum"):
-            assert max(map(len, frames)) > 4000, "no train was sent"
+            assert max(map(len, frames)) > 4000, "no burst was sent"
         else:
             assert {frame[40:42] for frame in frames} == {b"\0\0"}
 

@@ -241,7 +241,7 @@ def test_a_port_of_esp_in_udp_may_come(uxfrm):
         assert_nothing_dropped(sites.here, sites.there)
 
 
-class Express(topology.PlacedGateways):
+class AfXdpGateways(topology.PlacedGateways):
     """Host mode with `af_xdp` at the right gateway, and at the left one if asked for."""
 
     def _build(self, uxfrm, workers=1):
@@ -258,7 +258,7 @@ class Express(topology.PlacedGateways):
 @pytest.mark.parametrize("here", ["", EXPRESS], ids=["one", "both"])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_host_mode_by_rings(workers, here, uxfrm):
-    with Express(uxfrm, workers) as both:
+    with AfXdpGateways(uxfrm, workers) as both:
         both.start(here)
         there = Numbered(both.left, both.right, HERE.inner[4], THERE.inner[4])
         back = Numbered(both.right, both.left, THERE.inner[4], HERE.inner[4])

@@ -130,7 +130,7 @@ fn seal(
         }
         crypter.seal(&mut jobs);
         anyhow::ensure!(
-            jobs.iter().all(|job| job.verdict == SealStatus::Sealed),
+            jobs.iter().all(|job| job.status == SealStatus::Sealed),
             "a packet was not sealed"
         );
     }
@@ -143,7 +143,7 @@ fn open(crypter: &mut Crypter, key: &SaKey, packets: &mut [Vec<u8>]) -> anyhow::
         jobs.extend(batch.iter_mut().map(|esp| OpenJob::in_place(key, SeqHigh::None, esp)));
         crypter.open(&mut jobs);
         anyhow::ensure!(
-            jobs.iter().all(|job| job.verdict == OpenStatus::Authentic),
+            jobs.iter().all(|job| job.status == OpenStatus::Authentic),
             "a packet was refused"
         );
     }

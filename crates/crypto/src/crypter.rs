@@ -1,4 +1,4 @@
-//! A worker's crypto engine: takes batches of jobs and sets their verdicts.
+//! A worker's crypto engine: takes batches of jobs and sets their statuses.
 //!
 //! 1. Each job's lengths are checked.
 //! 2. Single-packet transforms run at once; direct calls are made together, after all their inputs
@@ -36,10 +36,10 @@ impl Crypter {
         Ok(Self { scratch: Scratch::new()?, ipsec_mb, waiting: BurstQueue::default() })
     }
 
-    /// Encrypts and authenticates every job and sets its verdict; whether all succeeded.
+    /// Encrypts and authenticates every job and sets its status; whether all succeeded.
     pub fn seal(&mut self, jobs: &mut [SealJob<'_>]) -> bool {
         let direct = self.seal_each(jobs);
-        direct == jobs.len() || jobs.iter().all(|job| job.verdict == SealStatus::Sealed)
+        direct == jobs.len() || jobs.iter().all(|job| job.status == SealStatus::Sealed)
     }
 
     /// Number of jobs sealed by direct calls, none of which fail.
@@ -49,7 +49,7 @@ impl Crypter {
         let (mut calls, mut direct) = (DirectCalls::new(), 0);
         for (i, job) in jobs.iter_mut().enumerate() {
             let Some(text_len) = job.text_len() else {
-                job.verdict = portable::refused(job.esp);
+                job.status = portable::refused(job.esp);
                 continue;
             };
             match (&job.key.expanded, &mut self.ipsec_mb) {
@@ -94,14 +94,14 @@ impl Crypter {
         direct
     }
 
-    /// Verifies every job, decrypts the authentic ones, and sets the verdicts.
+    /// Verifies every job, decrypts the authentic ones, and sets the statuses.
     pub fn open(&mut self, jobs: &mut [OpenJob<'_>]) {
         self.waiting.clear();
         let mut calls = DirectCalls::new();
         for i in 0..jobs.len() {
             let job = &mut jobs[i];
             let Some(text_len) = job.text_len() else {
-                job.verdict = OpenStatus::TooShort;
+                job.status = OpenStatus::TooShort;
                 continue;
             };
             match (&job.key.expanded, &mut self.ipsec_mb) {
@@ -150,7 +150,7 @@ impl Crypter {
 fn seal_alone(scratch: &mut Scratch, job: &mut SealJob<'_>, text_len: usize) {
     match job.key.portable() {
         Some(key) => key.seal(scratch, job, text_len),
-        None => job.verdict = portable::refused(job.esp), // a direct key exists only where its worker does
+        None => job.status = portable::refused(job.esp), // a direct key exists only where its worker does
     }
 }
 
@@ -158,7 +158,7 @@ fn seal_alone(scratch: &mut Scratch, job: &mut SealJob<'_>, text_len: usize) {
 fn open_alone(scratch: &mut Scratch, job: &mut OpenJob<'_>, text_len: usize) {
     match job.key.portable() {
         Some(key) => key.open(scratch, job, text_len),
-        None => job.verdict = OpenStatus::Forged, // likewise
+        None => job.status = OpenStatus::Forged, // likewise
     }
 }
 

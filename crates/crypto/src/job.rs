@@ -71,7 +71,7 @@ pub struct SealJob<'a> {
     /// Out of place: source of payload to next header, exactly as long as their room in `esp`.
     pub plain: Option<&'a [u8]>,
     /// The result.
-    pub verdict: SealStatus,
+    pub status: SealStatus,
     /// The caller's identifier, unused here.
     pub tag: u32,
 }
@@ -80,7 +80,7 @@ impl<'a> SealJob<'a> {
     /// A packet whose plaintext is already in place.
     #[must_use]
     pub fn in_place(key: &'a SaKey, seq_high: SeqHigh, iv: Iv, esp: &'a mut [u8]) -> Self {
-        Self { key, seq_high, iv, esp, plain: None, verdict: SealStatus::Pending, tag: 0 }
+        Self { key, seq_high, iv, esp, plain: None, status: SealStatus::Pending, tag: 0 }
     }
 
     /// A packet whose plaintext is read from elsewhere, in the pass that encrypts it.
@@ -92,7 +92,7 @@ impl<'a> SealJob<'a> {
         esp: &'a mut [u8],
         plain: &'a [u8],
     ) -> Self {
-        Self { key, seq_high, iv, esp, plain: Some(plain), verdict: SealStatus::Pending, tag: 0 }
+        Self { key, seq_high, iv, esp, plain: Some(plain), status: SealStatus::Pending, tag: 0 }
     }
 
     /// Bytes of text, or `None` for [`SealStatus::Malformed`].
@@ -114,14 +114,14 @@ pub struct OpenJob<'a> {
     /// ciphertext.
     pub plain: Option<&'a mut [u8]>,
     /// The result.
-    pub verdict: OpenStatus,
+    pub status: OpenStatus,
 }
 
 impl<'a> OpenJob<'a> {
     /// A packet to be decrypted in place.
     #[must_use]
     pub fn in_place(key: &'a SaKey, seq_high: SeqHigh, esp: &'a mut [u8]) -> Self {
-        Self { key, seq_high, esp, plain: None, verdict: OpenStatus::Pending }
+        Self { key, seq_high, esp, plain: None, status: OpenStatus::Pending }
     }
 
     /// A packet to be decrypted into `plain`.
@@ -132,7 +132,7 @@ impl<'a> OpenJob<'a> {
         esp: &'a mut [u8],
         plain: &'a mut [u8],
     ) -> Self {
-        Self { key, seq_high, esp, plain: Some(plain), verdict: OpenStatus::Pending }
+        Self { key, seq_high, esp, plain: Some(plain), status: OpenStatus::Pending }
     }
 
     /// Bytes of text, or `None` for [`OpenStatus::TooShort`].
@@ -144,19 +144,19 @@ impl<'a> OpenJob<'a> {
 
 impl fmt::Debug for SealJob<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SealJob({:?}, {} bytes, {:?})", self.key, self.esp.len(), self.verdict)
+        write!(f, "SealJob({:?}, {} bytes, {:?})", self.key, self.esp.len(), self.status)
     }
 }
 
 impl fmt::Debug for OpenJob<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "OpenJob({:?}, {} bytes, {:?})", self.key, self.esp.len(), self.verdict)
+        write!(f, "OpenJob({:?}, {} bytes, {:?})", self.key, self.esp.len(), self.status)
     }
 }
 
-/// A packet split into its parts. `lead` is SPI, sequence number and IV.
+/// A packet split into its parts. `header_iv` is SPI, sequence number and IV.
 pub(crate) struct EspParts<'p> {
-    pub(crate) lead: &'p mut [u8],
+    pub(crate) header_iv: &'p mut [u8],
     pub(crate) text: &'p mut [u8],
     pub(crate) icv: &'p mut [u8],
 }
@@ -164,9 +164,9 @@ pub(crate) struct EspParts<'p> {
 impl<'p> EspParts<'p> {
     /// `text_len` is from the job's own `text_len`, so all parts are inside.
     pub(crate) fn of(esp: &'p mut [u8], iv_len: usize, text_len: usize) -> Self {
-        let (lead, rest) = esp.split_at_mut(HEADER_LEN + iv_len);
+        let (header_iv, rest) = esp.split_at_mut(HEADER_LEN + iv_len);
         let (text, icv) = rest.split_at_mut(text_len);
-        Self { lead, text, icv }
+        Self { header_iv, text, icv }
     }
 }
 

@@ -88,7 +88,7 @@ impl PortableKey {
     pub(crate) fn seal(&self, scratch: &mut Scratch, job: &mut SealJob<'_>, text_len: usize) {
         if let Self::Pair(CipherKey::Null, AuthKey::Null) = self {
             copy_in(job.plain, &mut job.esp[HEADER_LEN..]);
-            job.verdict = SealStatus::Sealed;
+            job.status = SealStatus::Sealed;
             return;
         }
         let transform = job.key.transform;
@@ -96,7 +96,7 @@ impl PortableKey {
             let covered = job.esp.len() - transform.icv_len();
             cipher.encrypt(job, transform.iv_len());
             let signed = auth.sign(scratch, job.seq_high, job.esp, covered);
-            job.verdict = if signed { SealStatus::Sealed } else { refused(job.esp) };
+            job.status = if signed { SealStatus::Sealed } else { refused(job.esp) };
             return;
         }
         write_counter(job.iv, &mut job.esp[HEADER_LEN..HEADER_LEN + 8]);
@@ -111,7 +111,7 @@ impl PortableKey {
             }
             Self::Pair(..) => true,
         };
-        job.verdict = if sealed { SealStatus::Sealed } else { refused(job.esp) };
+        job.status = if sealed { SealStatus::Sealed } else { refused(job.esp) };
     }
 
     /// Opens one packet; `text_len` is from the job.
@@ -119,7 +119,7 @@ impl PortableKey {
         if let Self::Pair(CipherKey::Null, AuthKey::Null) = self {
             let plain = job.plain.as_deref_mut().map(|plain| &mut plain[..text_len]);
             copy_out(&job.esp[HEADER_LEN..], plain);
-            job.verdict = OpenStatus::Authentic;
+            job.status = OpenStatus::Authentic;
             return;
         }
         let transform = job.key.transform;
@@ -129,7 +129,7 @@ impl PortableKey {
             if authentic {
                 cipher.decrypt(job, transform.iv_len(), text_len);
             }
-            job.verdict = verdict(authentic);
+            job.status = open_status(authentic);
             return;
         }
         let aad = Aad::of(job.esp, job.seq_high);
@@ -147,7 +147,7 @@ impl PortableKey {
             }
             Self::Pair(..) => false,
         };
-        job.verdict = verdict(authentic);
+        job.status = open_status(authentic);
     }
 }
 
@@ -186,8 +186,8 @@ impl CipherKey {
     }
 
     fn decrypt(&self, job: &mut OpenJob<'_>, iv_len: usize, text_len: usize) {
-        let (lead, rest) = job.esp.split_at_mut(HEADER_LEN + iv_len);
-        let (iv, text) = (&lead[HEADER_LEN..], &mut rest[..text_len]);
+        let (header_iv, rest) = job.esp.split_at_mut(HEADER_LEN + iv_len);
+        let (iv, text) = (&header_iv[HEADER_LEN..], &mut rest[..text_len]);
         let plain = job.plain.as_deref_mut().map(|plain| &mut plain[..text_len]);
         match self {
             Self::Null => copy_out(text, plain),
@@ -354,7 +354,7 @@ pub(crate) fn refused(esp: &mut [u8]) -> SealStatus {
     SealStatus::Malformed
 }
 
-pub(crate) fn verdict(authentic: bool) -> OpenStatus {
+pub(crate) fn open_status(authentic: bool) -> OpenStatus {
     if authentic { OpenStatus::Authentic } else { OpenStatus::Forged }
 }
 

@@ -103,11 +103,11 @@ fn seal_one(
 ) -> SealStatus {
     let mut jobs = [SealJob::in_place(key, seq_high, iv, esp)];
     crypter.seal(&mut jobs);
-    jobs[0].verdict
+    jobs[0].status
 }
 
 fn open_one(crypter: &mut Crypter, key: &SaKey, seq_high: SeqHigh, esp: &mut [u8]) -> OpenStatus {
     let mut jobs = [OpenJob::in_place(key, seq_high, esp)];
     crypter.open(&mut jobs);
-    jobs[0].verdict
+    jobs[0].status
 }

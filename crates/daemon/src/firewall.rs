@@ -99,7 +99,7 @@ const REASONS: [DropReason; 8] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Placement {
     /// The kernel has followed them.
-    ChangeResult,
+    Applied,
     /// They part too many runs, or one that they made themselves: what there is, is as it was.
     Parted,
     /// What there is, is lost.
@@ -279,7 +279,7 @@ impl<F: PacketFilter> Firewall<F> {
         let carried_out = self.apply_changes(&mut layout, changes, spd);
         self.next = layout.next();
         match carried_out {
-            Ok(Placement::ChangeResult) => {}
+            Ok(Placement::Applied) => {}
             Ok(Placement::Parted) => {
                 self.layout = Some(layout);
                 return self.follow(spd);
@@ -433,7 +433,7 @@ impl<F: PacketFilter> Firewall<F> {
         for _ in 0..=PARTED {
             let at = match layout.change(changes) {
                 Ok(done) => {
-                    let carried_out = self.carry_out(layout).map(|()| Placement::ChangeResult);
+                    let carried_out = self.carry_out(layout).map(|()| Placement::Applied);
                     return carried_out
                         .map_err(|refusal| refusal.then(|| layout.take_back(changes, done)));
                 }

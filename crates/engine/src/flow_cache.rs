@@ -113,8 +113,8 @@ pub(crate) struct CachedVerdict {
     bundle: u32,
 }
 
-/// An SA's [insertion number](crate::Sa::turn) as an entry holds it. Numbers that do not fit are
-/// [`InsertionSeq::UNKNOWN`].
+/// An SA's [insertion number](crate::Sa::insertion_seq) as an entry holds it. Those that do not fit
+/// are [`InsertionSeq::UNKNOWN`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InsertionSeq(u32);
 
@@ -127,7 +127,7 @@ pub struct PolicyCache {
     contexts: ContextNumbers,
     /// Generation of the policies.
     generation: Option<u64>,
-    concerned: ScopeEpochs,
+    scopes: ScopeEpochs,
     /// Epochs that stand for the generations of policies and bundles in entries.
     now: Epochs,
 }
@@ -138,7 +138,7 @@ pub(crate) struct LookupContext<'a> {
     spd: &'a Spd,
     direction: Direction,
     now: Epochs,
-    concerned: &'a ScopeEpochs,
+    scopes: &'a ScopeEpochs,
 }
 
 impl Default for CacheSettings {
@@ -197,8 +197,8 @@ impl CachedVerdict {
 
     /// Whether packets of the flow that came by this SA alone may pass, under the current SAs.
     #[inline]
-    pub(crate) fn sa_satisfies(self, turn: InsertionSeq) -> bool {
-        self.bundle == turn.0 && turn != InsertionSeq::UNKNOWN
+    pub(crate) fn sa_satisfies(self, insertion_seq: InsertionSeq) -> bool {
+        self.bundle == insertion_seq.0 && insertion_seq != InsertionSeq::UNKNOWN
     }
 }
 
@@ -207,7 +207,7 @@ impl InsertionSeq {
 
     #[inline]
     pub(crate) fn of(sa: &Sa) -> Self {
-        let fits = u32::try_from(sa.insertion_seq()).ok().filter(|turn| *turn < table::NO_BUNDLE);
+        let fits = u32::try_from(sa.insertion_seq()).ok().filter(|seq| *seq < table::NO_BUNDLE);
         fits.map_or(Self::UNKNOWN, Self)
     }
 
@@ -229,7 +229,7 @@ impl PolicyCache {
             verdicts: VerdictTable::default(),
             contexts: ContextNumbers::default(),
             generation: None,
-            concerned: ScopeEpochs::default(),
+            scopes: ScopeEpochs::default(),
             now: Epochs { policies: 1, states: 1 },
         }
     }
@@ -255,7 +255,7 @@ impl PolicyCache {
         self.now.policies = self.next(self.now.policies);
         if self.v4.is_enabled() || self.v6.is_enabled() {
             let concerns = before.and_then(|before| spd.scopes_since(before));
-            self.concerned.note(concerns, self.now.policies);
+            self.scopes.note(concerns, self.now.policies);
         }
     }
 
@@ -289,7 +289,7 @@ impl PolicyCache {
         if self.contexts.are_full() {
             self.forget();
         }
-        let lookup = LookupContext { spd, direction, now: self.now, concerned: &self.concerned };
+        let lookup = LookupContext { spd, direction, now: self.now, scopes: &self.scopes };
         let context = self.contexts.number(flow);
         let known = if is_v4(flow) {
             let key = key::v4(flow, direction, context, spi);
@@ -370,8 +370,8 @@ impl PolicyCache {
         answer: VerdictId,
         sa: &Sa,
     ) {
-        let InsertionSeq(turn) = InsertionSeq::of(sa);
-        self.note(direction, flow, sa.id().spi, Value { answer: answer.0, bundle: turn });
+        let InsertionSeq(seq) = InsertionSeq::of(sa);
+        self.note(direction, flow, sa.id().spi, Value { answer: answer.0, bundle: seq });
     }
 
     fn note(&mut self, direction: Direction, flow: &FlowKey, spi: Spi, value: Value) {
@@ -450,7 +450,7 @@ impl PolicyCache {
 
     /// Bytes that serve both families.
     fn memory_shared(&self) -> usize {
-        self.verdicts.memory() + self.contexts.memory() + self.concerned.memory()
+        self.verdicts.memory() + self.contexts.memory() + self.scopes.memory()
     }
 
     /// Cached verdicts of flows, some at a time.
@@ -466,7 +466,7 @@ impl PolicyCache {
         if self.contexts.are_full() {
             self.forget();
         }
-        let lookup = LookupContext { spd, direction, now: self.now, concerned: &self.concerned };
+        let lookup = LookupContext { spd, direction, now: self.now, scopes: &self.scopes };
         let (verdicts, contexts) = (&mut self.verdicts, &mut self.contexts);
         let mut rest = flows;
         while let Some(first) = rest.first() {
@@ -499,7 +499,7 @@ impl PolicyCache {
         self.v4.forget();
         self.v6.forget();
         self.contexts.clear();
-        self.concerned = ScopeEpochs::default();
+        self.scopes = ScopeEpochs::default();
     }
 }
 

@@ -24,29 +24,29 @@ impl<T> Default for InsertionOrder<T> {
 }
 
 impl<T> InsertionOrder<T> {
-    /// Inserts an item with a unique sequence number, which `turn_of` may know already. Fastest at
+    /// Inserts an item with a unique sequence number, which `seq_of` may know already. Fastest at
     /// the end.
-    pub(crate) fn insert(&mut self, turn: u64, thing: T, turn_of: impl Fn(&T) -> u64) {
+    pub(crate) fn insert(&mut self, seq: u64, thing: T, seq_of: impl Fn(&T) -> u64) {
         // Most are inserted at the end, and the path to the first run is long and cold.
         if let Some(mut last) = self.runs.last_entry()
             && last.get().len() < MOST
-            && last.get().last().is_some_and(|other| turn_of(other) < turn)
+            && last.get().last().is_some_and(|other| seq_of(other) < seq)
         {
             last.get_mut().push(thing);
             return;
         }
-        self.begin_at(turn);
-        let Some((_, run)) = self.runs.range_mut(..=turn).next_back() else { return };
-        let at = run.iter().rposition(|other| turn_of(other) < turn).map_or(0, |at| at + 1);
+        self.begin_at(seq);
+        let Some((_, run)) = self.runs.range_mut(..=seq).next_back() else { return };
+        let at = run.iter().rposition(|other| seq_of(other) < seq).map_or(0, |at| at + 1);
         if run.len() < MOST {
             run.insert(at, thing);
         } else if at == MOST {
             let mut next = Vec::with_capacity(MOST);
             next.push(thing);
-            self.runs.insert(turn, next);
+            self.runs.insert(seq, next);
         } else {
             let mut behind = run.split_off(MOST / 2);
-            let key = turn_of(&behind[0]);
+            let key = seq_of(&behind[0]);
             match at.checked_sub(MOST / 2) {
                 Some(at) if at > 0 => behind.insert(at, thing),
                 Some(_) | None => run.insert(at, thing),
@@ -56,8 +56,8 @@ impl<T> InsertionOrder<T> {
     }
 
     /// Removes the item of a number, if `place` finds it in its run.
-    pub(crate) fn remove(&mut self, turn: u64, place: impl FnOnce(&[T]) -> Option<usize>) {
-        let Some((key, run)) = self.run_of(turn) else { return };
+    pub(crate) fn remove(&mut self, seq: u64, place: impl FnOnce(&[T]) -> Option<usize>) {
+        let Some((key, run)) = self.run_of(seq) else { return };
         let Some(at) = place(run) else { return };
         run.remove(at);
         if run.is_empty() {
@@ -71,21 +71,17 @@ impl<T> InsertionOrder<T> {
     /// The item of a number, if `place` finds it in its run.
     pub(crate) fn of_mut(
         &mut self,
-        turn: u64,
+        seq: u64,
         place: impl FnOnce(&[T]) -> Option<usize>,
     ) -> Option<&mut T> {
-        let (_, run) = self.run_of(turn)?;
+        let (_, run) = self.run_of(seq)?;
         place(run).map(|at| &mut run[at])
     }
 
     /// Items inserted before a number, the youngest first.
-    pub(crate) fn before(
-        &self,
-        turn: u64,
-        turn_of: impl Fn(&T) -> u64,
-    ) -> impl Iterator<Item = &T> {
-        self.runs.range(..turn).rev().flat_map(move |(_, run)| {
-            let older = run.partition_point(|thing| turn_of(thing) < turn);
+    pub(crate) fn before(&self, seq: u64, seq_of: impl Fn(&T) -> u64) -> impl Iterator<Item = &T> {
+        self.runs.range(..seq).rev().flat_map(move |(_, run)| {
+            let older = run.partition_point(|thing| seq_of(thing) < seq);
             run[..older].iter().rev()
         })
     }
@@ -97,19 +93,19 @@ impl<T> InsertionOrder<T> {
     }
 
     /// An item older than all others goes into the first run.
-    fn begin_at(&mut self, turn: u64) {
-        if self.runs.first_key_value().is_none_or(|(key, _)| *key > turn) {
+    fn begin_at(&mut self, seq: u64) {
+        if self.runs.first_key_value().is_none_or(|(key, _)| *key > seq) {
             let first = self.runs.pop_first();
-            self.runs.insert(turn, first.map_or_else(|| Vec::with_capacity(MOST), |(_, run)| run));
+            self.runs.insert(seq, first.map_or_else(|| Vec::with_capacity(MOST), |(_, run)| run));
         }
     }
 
     /// The run that has this number, if any has.
-    fn run_of(&mut self, turn: u64) -> Option<(u64, &mut Vec<T>)> {
+    fn run_of(&mut self, seq: u64) -> Option<(u64, &mut Vec<T>)> {
         // Mostly a run begins nearby; a search from the first run would descend there too.
-        let near = turn.saturating_sub(2 * MOST as u64);
-        let from = self.runs.range(near..=turn).next().map_or(0, |(key, _)| *key);
-        self.runs.range_mut(from..=turn).next_back().map(|(key, run)| (*key, run))
+        let near = seq.saturating_sub(2 * MOST as u64);
+        let from = self.runs.range(near..=seq).next().map_or(0, |(key, _)| *key);
+        self.runs.range_mut(from..=seq).next_back().map(|(key, run)| (*key, run))
     }
 
     /// Joins a run with the one before if both are small.
@@ -146,10 +142,10 @@ mod tests {
                     0..3 => {
                         last += 1;
                         model.insert(last);
-                        turns.insert(last, last, |turn| *turn);
+                        turns.insert(last, last, |seq| *seq);
                     }
                     3..5 => if model.insert(number) {
-                        turns.insert(number, number, |turn| *turn);
+                        turns.insert(number, number, |seq| *seq);
                     }
                     5..7 if !model.is_empty() => {
                         let gone = *model.iter().nth(which.index(model.len())).unwrap();
@@ -158,13 +154,13 @@ mod tests {
                     }
                     _ => turns.remove(u64::MAX, |run| run.binary_search(&u64::MAX).ok()),
                 }
-                let older: Vec<_> = turns.before(number, |turn| *turn).collect();
+                let older: Vec<_> = turns.before(number, |seq| *seq).collect();
                 prop_assert_eq!(older, model.range(..number).rev().collect::<Vec<_>>());
                 let found = turns.of_mut(number, |run| run.binary_search(&number).ok()).copied();
                 prop_assert_eq!(found, model.get(&number).copied());
                 prop_assert!(turns.runs.values().all(|run| (1..=MOST).contains(&run.len())));
             }
-            let all: Vec<_> = turns.before(u64::MAX, |turn| *turn).collect();
+            let all: Vec<_> = turns.before(u64::MAX, |seq| *seq).collect();
             prop_assert_eq!(all, model.iter().rev().collect::<Vec<_>>());
         }
 
@@ -177,11 +173,11 @@ mod tests {
         ) {
             match sorted {
                 0 => order.sort_unstable(),
-                1 => order.sort_unstable_by_key(|turn| std::cmp::Reverse(*turn)),
+                1 => order.sort_unstable_by_key(|seq| std::cmp::Reverse(*seq)),
                 _ => {}
             }
             let mut turns = InsertionOrder::default();
-            order.iter().for_each(|turn| turns.insert(*turn, *turn, |turn| *turn));
+            order.iter().for_each(|seq| turns.insert(*seq, *seq, |seq| *seq));
             prop_assert!(turns.runs() <= 2 * order.len() / (MOST / 2) + 1, "{}", turns.runs());
             for which in gone {
                 let gone = order.swap_remove(which.index(order.len()));

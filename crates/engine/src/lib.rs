@@ -56,12 +56,12 @@ pub use database::{
 pub use datapath::context::{Output, TrafficCounters};
 pub use datapath::outbound::WaitingPacket;
 pub use device::contract::{
-    DeviceMark, DeviceStatus, OffloadOrder, OffloadTask, OffloadedPacket, ReceivedPacket,
+    DeviceMetadata, DeviceStatus, OffloadOrder, OffloadTask, OffloadedPacket, ReceivedPacket,
 };
 pub use device::control::{DeviceEvent, OffloadDevices};
 pub use drop_reason::{DropReason, XfrmCounter};
 pub use error::{DeviceRefusal, Error};
-pub use esp::single::{DecapResult, EncapPlan, EspEncapsulator, decapsulate};
+pub use esp::encapsulator::{DecapResult, EncapPlan, EspEncapsulator, decapsulate};
 pub use events::Event;
 pub use events::acquire::{AcquireView, KeyManagers};
 pub use flow_cache::{

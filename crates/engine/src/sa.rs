@@ -65,7 +65,7 @@ pub struct Sa {
     // Next to `active`, which outbound packets need too.
     sequence: Sequence,
     /// Insertion sequence number within its database; set before others see the SA.
-    turn: AtomicU64,
+    insertion_seq: AtomicU64,
     keys: LazyKeys,
     added: AtomicU64,
     acquire_seq: u32,
@@ -80,7 +80,7 @@ impl Sa {
         let ReplayConfig { sent, received, .. } = config.replay;
         let mut new = Arc::new(Self {
             name: SaNames::new(config.id, config.source),
-            turn: AtomicU64::new(0),
+            insertion_seq: AtomicU64::new(0),
             active: OnceBox::new(),
             sequence: Sequence::new(sent, words.last_number()),
             shared: words,
@@ -237,12 +237,12 @@ impl Sa {
     #[must_use]
     #[inline]
     pub fn insertion_seq(&self) -> u64 {
-        self.turn.load(Ordering::Relaxed)
+        self.insertion_seq.load(Ordering::Relaxed)
     }
 
     /// Called by the database that inserts it.
-    pub(crate) fn set_turn(&self, turn: u64) {
-        self.turn.store(turn, Ordering::Relaxed);
+    pub(crate) fn set_insertion_seq(&self, insertion_seq: u64) {
+        self.insertion_seq.store(insertion_seq, Ordering::Relaxed);
     }
 }
 

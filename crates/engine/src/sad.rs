@@ -34,7 +34,7 @@ pub struct Sad {
     attached: Index<DeviceKey>,
     wild_len: usize,
     len: usize,
-    turns: u64,
+    last_seq: u64,
 }
 
 /// Fields in which an SA must equal the template; the source may be a wildcard on either side.
@@ -244,8 +244,8 @@ impl Sad {
 impl Sad {
     /// Inserts an SA before all others that look-ups cannot distinguish from it.
     pub(crate) fn insert(&mut self, sa: &Arc<Sa>) {
-        self.turns += 1;
-        sa.set_turn(self.turns);
+        self.last_seq += 1;
+        sa.set_insertion_seq(self.last_seq);
         self.by_id.insert(sa);
         self.insert_by_role(sa);
         if sa.attachment().is_some() {
@@ -274,7 +274,7 @@ impl Sad {
     /// Replaces an older generation of an SA, with the same id; returns the one that was present.
     pub(crate) fn replace(&mut self, old: &Arc<Sa>, new: &Arc<Sa>) -> Option<Arc<Sa>> {
         let held = self.generation(old).cloned()?;
-        new.set_turn(held.insertion_seq());
+        new.set_insertion_seq(held.insertion_seq());
         self.by_id.replace(new);
         if new.attachment().is_some() {
             self.attached.replace(new);
@@ -304,8 +304,8 @@ impl Sad {
                 self.attached.follow(&newer.attached, sa);
             }
         }
-        let Self { wild_len, len, turns, .. } = *newer;
-        (self.wild_len, self.len, self.turns) = (wild_len, len, turns);
+        let Self { wild_len, len, last_seq, .. } = *newer;
+        (self.wild_len, self.len, self.last_seq) = (wild_len, len, last_seq);
     }
 
     /// The present generation of an SA.

@@ -24,7 +24,7 @@ pub struct Snapshot {
     pub generation: u64,
     /// Rises with every change of states: a flow resolved under another number must be resolved
     /// again.
-    pub states: u64,
+    pub sa_generation: u64,
     /// SPIs of the latest changes.
     pub(crate) state_news: SaChangeLog,
 }
@@ -32,13 +32,13 @@ pub struct Snapshot {
 impl Snapshot {
     /// SPIs of the states that changed since that many changes; `None` if the log is too short.
     pub(crate) fn changed_since(&self, states: u64) -> Option<impl ExactSizeIterator<Item = Spi>> {
-        self.state_news.of(states..self.states)
+        self.state_news.of(states..self.sa_generation)
     }
 
     /// Records a change of a state.
     pub(crate) fn note_state(&mut self, spi: Spi) {
-        self.state_news.note(self.states, spi);
-        self.states += 1;
+        self.state_news.note(self.sa_generation, spi);
+        self.sa_generation += 1;
     }
 }
 

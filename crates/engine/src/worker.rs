@@ -120,7 +120,7 @@ impl Worker {
         inbound.run(batch, &mut ctx, watch);
     }
 
-    /// Like [`Worker::inbound`], for packets from a device: decrypted ones, each with its mark, and
+    /// Like [`Worker::inbound`], for packets from a device: decrypted ones with their metadata, and
     /// all others. `received` is empty afterwards.
     pub fn inbound_from_device(
         &mut self,
@@ -175,7 +175,7 @@ impl Worker {
     /// Copies of the packets that wait for states, for a worker that replaces this one.
     #[must_use]
     pub fn copy_waiting(&self) -> Vec<WaitingPacket> {
-        self.outbound.portray_waiting()
+        self.outbound.copy_queued()
     }
 
     /// Takes over packets that waited with another worker, once its states, policies and

@@ -328,9 +328,9 @@ mod tests {
     #[test]
     fn pcap_round_trips_and_splits_bursts() {
         let scratch = Scratch::new("written");
-        let mut train = PacketBuf::from_slice(&[0x45; 250]);
-        train.segments = Segments::Burst { stride: 100 };
-        let mut batch: Batch = [PacketBuf::from_slice(&[0x60; 3000]), train].into_iter().collect();
+        let mut burst = PacketBuf::from_slice(&[0x45; 250]);
+        burst.segments = Segments::Burst { stride: 100 };
+        let mut batch: Batch = [PacketBuf::from_slice(&[0x60; 3000]), burst].into_iter().collect();
         let mut port = Pcap::new(None, Some(PcapWriter::create(&scratch.0).unwrap()));
         assert_eq!(port.transmit(&mut batch, &mut Pool::new()).packets, 4);
         drop(port);

@@ -94,7 +94,7 @@ pub struct Accepts {
     /// [`Segments::Udp`] over IPv6.
     pub udp6: bool,
     /// [`Segments::Burst`].
-    pub trains: bool,
+    pub bursts: bool,
     /// [`Checksum::Partial`].
     pub partial_checksums: bool,
 }
@@ -106,7 +106,7 @@ impl Accepts {
         tcp6: false,
         udp4: false,
         udp6: false,
-        trains: false,
+        bursts: false,
         partial_checksums: false,
     };
 
@@ -116,7 +116,7 @@ impl Accepts {
         tcp6: true,
         udp4: true,
         udp6: true,
-        trains: true,
+        bursts: true,
         partial_checksums: true,
     };
 
@@ -129,7 +129,7 @@ impl Accepts {
             Segments::One => true,
             Segments::Tcp { .. } => (is_v6 && self.tcp6) || (!is_v6 && self.tcp4),
             Segments::Udp { .. } => (is_v6 && self.udp6) || (!is_v6 && self.udp4),
-            Segments::Burst { .. } => self.trains,
+            Segments::Burst { .. } => self.bursts,
         };
         segments && (self.partial_checksums || !matches!(packet.checksum, Checksum::Partial { .. }))
     }

@@ -232,7 +232,7 @@ impl Port for Raw {
 
     /// Bursts always: each of their packets is a message of the same system call.
     fn accepts(&self) -> Accepts {
-        Accepts { trains: true, ..Accepts::PLAIN }
+        Accepts { bursts: true, ..Accepts::PLAIN }
     }
 
     fn waited(&self) -> Duration {

@@ -192,10 +192,10 @@ mod tests {
 
     #[test]
     fn segments_beyond_a_batch_keep_order() {
-        let mut train = PacketBuf::from_slice(&[0x45; 700]);
-        train.segments = Segments::Burst { stride: 2 };
+        let mut burst = PacketBuf::from_slice(&[0x45; 700]);
+        burst.segments = Segments::Burst { stride: 2 };
         let (first, last) = (PacketBuf::from_slice(&[1; 9]), PacketBuf::from_slice(&[2; 9]));
-        let (done, got) = through(Accepts::PLAIN, vec![first, train, last]);
+        let (done, got) = through(Accepts::PLAIN, vec![first, burst, last]);
         assert_eq!((done.packets, got.len()), (352, 352));
         assert_eq!((got[0].bytes(), got[351].bytes()), (&[1; 9][..], &[2; 9][..]));
         assert!(got[1..351].iter().all(|packet| packet.bytes() == [0x45; 2]));

@@ -421,7 +421,7 @@ fn kind<'a>(accepts: &'a mut Accepts, packet: &PacketBuf) -> &'a mut bool {
         (Segments::Tcp { .. }, true) => &mut accepts.tcp6,
         (Segments::Udp { .. }, false) => &mut accepts.udp4,
         (Segments::Udp { .. }, true) => &mut accepts.udp6,
-        (Segments::One | Segments::Burst { .. }, _) => &mut accepts.trains,
+        (Segments::One | Segments::Burst { .. }, _) => &mut accepts.bursts,
     }
 }
 

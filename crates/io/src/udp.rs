@@ -87,7 +87,7 @@ pub struct Udp {
     socket: OwnedFd,
     local: SocketAddr,
     mark: u32,
-    trains: bool,
+    bursts: bool,
     dont_fragment: Option<bool>,
     receiver: MmsgReceiver,
     sender: MmsgSender,
@@ -114,8 +114,8 @@ impl Udp {
     /// # Errors
     /// The kernel's.
     pub fn of_socket(socket: OwnedFd, options: &UdpOptions) -> io::Result<Self> {
-        let trains = Self::set_up(&socket, options)?;
-        Self::of(socket, options, trains)
+        let bursts = Self::set_up(&socket, options)?;
+        Self::of(socket, options, bursts)
     }
 
     /// Sets up and binds a fresh socket of the right family.
@@ -128,9 +128,9 @@ impl Udp {
         if let Some(index) = NonZeroU32::new(options.device) {
             socket::bind_to_device(fd, index)?;
         }
-        let trains = Self::set_up(&socket, options)?;
+        let bursts = Self::set_up(&socket, options)?;
         socket::bind(socket.as_fd(), options.local)?;
-        Self::of(socket, options, trains)
+        Self::of(socket, options, bursts)
     }
 
     /// Sets options that a bound socket may also have; whether it supports GSO.
@@ -142,12 +142,12 @@ impl Udp {
             socket::note_arrival(fd)?;
         }
         // Kernels without either offload answer ENOPROTOOPT; then datagrams are sent one by one.
-        let trains = socket::set(fd, libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
+        let bursts = socket::set(fd, libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
         let _without_gro = socket::set(fd, libc::SOL_UDP, libc::UDP_GRO, 1);
-        Ok(trains)
+        Ok(bursts)
     }
 
-    fn of(socket: OwnedFd, options: &UdpOptions, trains: bool) -> io::Result<Self> {
+    fn of(socket: OwnedFd, options: &UdpOptions, bursts: bool) -> io::Result<Self> {
         let local = socket::local_address(socket.as_fd())?;
         let mut overflow = RxOverflow::default();
         // Earlier losses are the predecessor's to report.
@@ -156,7 +156,7 @@ impl Udp {
             socket,
             local,
             mark: options.mark,
-            trains,
+            bursts,
             dont_fragment: None,
             receiver: MmsgReceiver::new(),
             sender: MmsgSender::new(),
@@ -208,7 +208,7 @@ impl Udp {
             SocketAddr::V6(_) => (libc::SOL_UDP, libc::UDP_NO_CHECK6_TX),
         };
         socket::set(self.socket.as_fd(), level, option, 1)?;
-        self.trains = false;
+        self.bursts = false;
         Ok(())
     }
 
@@ -251,7 +251,7 @@ impl Udp {
         if self.joins(index, packets) {
             return self.join(packet.len());
         }
-        let step = if self.trains { burst_bytes(stride) } else { usize::from(stride) };
+        let step = if self.bursts { burst_bytes(stride) } else { usize::from(stride) };
         let whole =
             OutMessage { packet: index, buffers: 1, start: 0, len: packet.len(), packets: 0 };
         self.queue_bursts(whole, step, stride, &path, packets, done);
@@ -261,7 +261,7 @@ impl Udp {
     /// shorter, which ends the burst.
     fn joins(&self, index: usize, packets: &[PacketBuf]) -> bool {
         let packet = &packets[index];
-        let Some(last) = self.sender.last().filter(|_| self.trains && !self.sender.is_full())
+        let Some(last) = self.sender.last().filter(|_| self.bursts && !self.sender.is_full())
         else {
             return false;
         };
@@ -331,7 +331,7 @@ impl Udp {
                 done.bytes += part.len as u64;
             }
             Err(error) if part.packets > 1 && may_be_gso_refusal(error) => {
-                self.trains &= !is_gso_unsupported(error, &packets[part.packet]);
+                self.bursts &= !is_gso_unsupported(error, &packets[part.packet]);
                 self.refused_trains.push(part);
             }
             Err(error) => {
@@ -431,7 +431,7 @@ impl Port for Udp {
 
     /// Bursts always: the port splits them where the kernel does not.
     fn accepts(&self) -> Accepts {
-        Accepts { trains: true, ..Accepts::PLAIN }
+        Accepts { bursts: true, ..Accepts::PLAIN }
     }
 
     fn waited(&self) -> Duration {

@@ -421,7 +421,7 @@ impl FramePort for Queue {
     }
 
     fn accepts(&self) -> Accepts {
-        Accepts { trains: true, ..Accepts::PLAIN }
+        Accepts { bursts: true, ..Accepts::PLAIN }
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -257,13 +257,13 @@ mod tests {
         let mut bench = Bench::new();
         assert!(bench.af_xdp.take(esp("192.0.2.2:2", 40)).is_err());
         bench.knows("192.0.2.2");
-        let train = |stride| {
+        let burst = |stride| {
             let mut packet = esp("192.0.2.2:2", 2972);
             packet.segments = Segments::Burst { stride };
             packet
         };
-        assert!(bench.af_xdp.take(train(1500)).is_ok());
-        assert!(bench.af_xdp.take(train(1501)).is_err());
+        assert!(bench.af_xdp.take(burst(1500)).is_ok());
+        assert!(bench.af_xdp.take(burst(1501)).is_err());
     }
 
     #[test]

@@ -77,7 +77,7 @@ impl Tunnel {
             burst.inherit(packet);
             let filled = self.fill_burst(&plan, segments, packet.bytes(), &encap, &mut burst);
             if filled.is_err() || !encap.outer.datagram(&mut burst) {
-                debug_assert!(out.len() == sent_before, "each train has the same room");
+                debug_assert!(out.len() == sent_before, "each burst has the same room");
                 pool.give(burst);
                 return Err(DropReason::OutNoRoom.into());
             }

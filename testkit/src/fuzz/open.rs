@@ -48,17 +48,17 @@ pub fn open(bytes: &[u8]) {
     let transform = &TRANSFORMS[usize::from(choice & 0x7f) % TRANSFORMS.len()];
     let seq_high = if choice & 0x80 == 0 { SeqHigh::None } else { SeqHigh::Esn(9) };
     let mut crypter = Crypter::new().expect("crypto library");
-    let mut verdicts = Vec::new();
+    let mut statuses = Vec::new();
     for backend in Backend::available() {
         let key = keys(transform, *backend);
         let count = usize::from(count % 20) + 1;
-        verdicts.push(opened(&mut crypter, &key, seq_high, esp, count));
-        if let Some(Some(plain)) = verdicts.last() {
+        statuses.push(opened(&mut crypter, &key, seq_high, esp, count));
+        if let Some(Some(plain)) = statuses.last() {
             assert_seals_again(&mut crypter, &key, seq_high, esp, plain);
         }
         sealed_and_opened(&mut crypter, &key, seq_high, esp);
     }
-    assert!(verdicts.windows(2).all(|pair| pair[0] == pair[1]), "backends disagree");
+    assert!(statuses.windows(2).all(|pair| pair[0] == pair[1]), "backends disagree");
 }
 
 /// The plaintext of an authentic packet, checked to be the same in place and out of place, in any
@@ -80,13 +80,13 @@ fn opened(
         });
     }
     crypter.open(&mut jobs);
-    let verdict = jobs[0].verdict;
-    assert!(jobs.iter().all(|job| job.verdict == verdict), "one packet, several verdicts");
+    let status = jobs[0].status;
+    assert!(jobs.iter().all(|job| job.status == status), "one packet, several statuses");
     drop(jobs);
     let transform = key.transform();
     let text =
         |bytes: &[u8]| bytes[8 + transform.iv_len()..bytes.len() - transform.icv_len()].to_vec();
-    match verdict {
+    match status {
         OpenStatus::Authentic => {
             let plain = text(&packets[0]);
             for (number, (packet, out)) in packets.iter().zip(&plains).enumerate() {
@@ -119,7 +119,7 @@ fn assert_seals_again(
     let mut again = esp.to_vec();
     let mut jobs = [SealJob::out_of_place(key, seq_high, Iv::InPacket, &mut again, plain)];
     crypter.seal(&mut jobs);
-    assert_eq!(jobs[0].verdict, SealStatus::Sealed);
+    assert_eq!(jobs[0].status, SealStatus::Sealed);
     assert_eq!(again, esp, "what opened does not seal to the same");
 }
 
@@ -128,7 +128,7 @@ fn sealed_and_opened(crypter: &mut Crypter, key: &SaKey, seq_high: SeqHigh, esp:
     let mut packet = esp.to_vec();
     let mut jobs = [SealJob::in_place(key, seq_high, Iv::Counter(7), &mut packet)];
     crypter.seal(&mut jobs);
-    match jobs[0].verdict {
+    match jobs[0].status {
         SealStatus::Sealed => {
             let transform = key.transform();
             let plain = opened(crypter, key, seq_high, &packet, 1).expect("our own packet");
@@ -151,7 +151,7 @@ pub fn open_seeds() -> Vec<Vec<u8>> {
         let key = keys(transform, Backend::Portable);
         let mut jobs = [SealJob::in_place(&key, seq_high, Iv::Counter(3), &mut esp)];
         crypter.seal(&mut jobs);
-        assert_eq!(jobs[0].verdict, SealStatus::Sealed);
+        assert_eq!(jobs[0].status, SealStatus::Sealed);
         seeds.push([&[esn | number, number % 20][..], &esp].concat());
     }
     seeds

@@ -255,7 +255,7 @@ impl Measurement {
         jobs.chunks_mut(call).for_each(|jobs| crypter.open(jobs));
         let opening = TscClock::per_packet(from, jobs.len());
         ensure!(
-            jobs.iter().all(|job| job.verdict == OpenStatus::Authentic),
+            jobs.iter().all(|job| job.status == OpenStatus::Authentic),
             "a packet was not opened"
         );
         Ok(opening)

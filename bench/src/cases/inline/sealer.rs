@@ -65,7 +65,7 @@ impl EspSealer {
         let iv = Iv::Counter(self.sequence.into());
         let mut job = [SealJob::in_place(&self.key, SeqHigh::None, iv, esp)];
         self.crypter.seal(&mut job);
-        ensure!(job[0].verdict == SealStatus::Sealed, "a packet was not sealed");
+        ensure!(job[0].status == SealStatus::Sealed, "a packet was not sealed");
         Ok(())
     }
 }

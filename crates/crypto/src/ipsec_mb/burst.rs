@@ -11,8 +11,8 @@ use super::keys::{BurstKey, BurstKind, Mac};
 use crate::job::{Iv, OpenJob, OpenStatus, SealJob, SealStatus, TextSpan};
 use crate::key::SaKey;
 use crate::portable::{
-    Aad, ReceivedIcv, append_seq_high, array, copy_in, copy_out, counter_block, refused, verdict,
-    write_counter,
+    Aad, ReceivedIcv, append_seq_high, array, copy_in, copy_out, counter_block, open_status,
+    refused, write_counter,
 };
 use crate::transform::{AesSize, Cipher, HEADER_LEN, MAX_ICV_LEN};
 
@@ -35,7 +35,7 @@ pub(super) fn seal(worker: &mut Worker, jobs: &mut [SealJob<'_>], chosen: &[u32]
     };
     for i in chosen {
         let job = &mut jobs[*i as usize];
-        job.verdict = if done { SealStatus::Sealed } else { refused(job.esp) };
+        job.status = if done { SealStatus::Sealed } else { refused(job.esp) };
     }
 }
 
@@ -121,7 +121,7 @@ fn decrypt_all(worker: &mut Worker, cipher: Cipher, jobs: &mut [OpenJob<'_>], ch
     let mut n = 0;
     for i in chosen {
         let job = &mut jobs[*i as usize];
-        if job.verdict != OpenStatus::Authentic {
+        if job.status != OpenStatus::Authentic {
             continue;
         }
         let end = job.esp.len() - job.key.transform.icv_len();
@@ -207,7 +207,7 @@ fn sign_all(worker: &mut Worker, mac: Mac, jobs: &mut [SealJob<'_>], chosen: &[u
     done
 }
 
-/// Sets verdicts; leaves packets unchanged.
+/// Sets statuses; leaves packets unchanged.
 fn verify_all(worker: &mut Worker, mac: Mac, jobs: &mut [OpenJob<'_>], chosen: &[u32]) {
     let mut todo = [MacJob::NONE; BURST];
     let mut tags: Tags = [[0; MAX_ICV_LEN]; BURST];
@@ -224,7 +224,7 @@ fn verify_all(worker: &mut Worker, mac: Mac, jobs: &mut [OpenJob<'_>], chosen: &
         let job = &mut jobs[*i as usize];
         let covered = job.esp.len() - job.key.transform.icv_len();
         received[slot].restore(job.esp, covered);
-        job.verdict = verdict(done && received[slot].matches(&tags[slot]));
+        job.status = open_status(done && received[slot].matches(&tags[slot]));
     }
 }
 
@@ -339,7 +339,7 @@ fn open_aead(worker: &mut Worker, kind: BurstKind, jobs: &mut [OpenJob<'_>], cho
         let job = &mut jobs[*i as usize];
         let covered = job.esp.len() - job.key.transform.icv_len();
         if done && ReceivedIcv::take(job.esp, covered).matches(tag) {
-            job.verdict = OpenStatus::Authentic;
+            job.status = OpenStatus::Authentic;
         } else {
             wipe_forged(job);
         }
@@ -348,13 +348,14 @@ fn open_aead(worker: &mut Worker, kind: BurstKind, jobs: &mut [OpenJob<'_>], cho
 
 /// Wipes text that may have been decrypted.
 fn wipe_forged(job: &mut OpenJob<'_>) {
-    let (lead, icv) = (HEADER_LEN + job.key.transform.iv_len(), job.key.transform.icv_len());
+    let (header_iv_len, icv) =
+        (HEADER_LEN + job.key.transform.iv_len(), job.key.transform.icv_len());
     let end = job.esp.len() - icv;
     match job.plain.as_deref_mut() {
-        Some(plain) => plain[..end - lead].zeroize(),
-        None => job.esp[lead..end].zeroize(),
+        Some(plain) => plain[..end - header_iv_len].zeroize(),
+        None => job.esp[header_iv_len..end].zeroize(),
     }
-    job.verdict = OpenStatus::Forged;
+    job.status = OpenStatus::Forged;
 }
 
 fn key_len(size: AesSize) -> u32 {

@@ -9,7 +9,7 @@ use super::keys::DirectKey;
 use super::{BURST, Worker, ffi};
 use crate::icv;
 use crate::job::{EspParts, Iv, OpenJob, SealJob, SealStatus, SeqHigh, TextSpan};
-use crate::portable::{Aad, array, copy_in, copy_out, verdict, write_counter};
+use crate::portable::{Aad, array, copy_in, copy_out, open_status, write_counter};
 use crate::transform::HEADER_LEN;
 
 const IV_LEN: usize = 8;
@@ -50,7 +50,7 @@ impl DirectCalls {
         self.tag_len = parts.icv.len();
         let span = TextSpan::into(parts.text, job.plain);
         self.push(key, head, iv, span, parts.icv.as_mut_ptr());
-        job.verdict = SealStatus::Sealed;
+        job.status = SealStatus::Sealed;
     }
 
     /// Queues a packet to be opened: job `place` of its batch.
@@ -65,7 +65,7 @@ impl DirectCalls {
         let head = AadBuffer::of(job.esp, job.seq_high);
         let parts = EspParts::of(job.esp, IV_LEN, text_len);
         self.tag_len = parts.icv.len();
-        let iv = array(&parts.lead[HEADER_LEN..]);
+        let iv = array(&parts.header_iv[HEADER_LEN..]);
         let plain = job.plain.as_deref_mut().map(|plain| &mut plain[..text_len]);
         let span = TextSpan::out_of(parts.text, plain);
         self.push(key, head, iv, span, core::ptr::null_mut());
@@ -110,7 +110,7 @@ impl DirectCalls {
         self.todo.clear();
     }
 
-    /// Runs the open calls, and sets the verdicts. Forged plaintext is wiped.
+    /// Runs the open calls, and sets the statuses. Forged plaintext is wiped.
     pub(crate) fn run_opening(&mut self, worker: &mut Worker, jobs: &mut [OpenJob<'_>]) {
         let (todo, n) = (self.todo.as_mut_ptr(), count(self.todo.len()));
         // SAFETY: each of the n calls has a key that was expanded for these bits, and a valid span,
@@ -123,7 +123,7 @@ impl DirectCalls {
             let job = &mut jobs[*place as usize];
             let covered = job.esp.len() - self.tag_len;
             let authentic = icv::matches(&job.esp[covered..], &call.own_tag);
-            job.verdict = verdict(authentic);
+            job.status = open_status(authentic);
             if !authentic {
                 forget(job, covered);
             }
@@ -192,7 +192,7 @@ pub(super) fn seal_gmac(
     copy_in(job.plain, parts.text);
     let tag = gmac(worker, key, &aad, &parts);
     parts.icv.copy_from_slice(&tag);
-    job.verdict = SealStatus::Sealed;
+    job.status = SealStatus::Sealed;
 }
 
 /// Verifies a packet without encryption.
@@ -208,13 +208,13 @@ pub(super) fn open_gmac(
     if authentic {
         copy_out(parts.text, job.plain.as_deref_mut().map(|plain| &mut plain[..text_len]));
     }
-    job.verdict = verdict(authentic);
+    job.status = open_status(authentic);
 }
 
 /// The tag over SPI | [high half |] sequence number | IV | text.
 fn gmac(worker: &mut Worker, key: &DirectKey, aad: &Aad, parts: &EspParts<'_>) -> [u8; 16] {
-    let (nonce, mut tag) = (nonce(key, parts.lead), [0; 16]);
-    let rest = &parts.lead[HEADER_LEN..];
+    let (nonce, mut tag) = (nonce(key, parts.header_iv), [0; 16]);
+    let rest = &parts.header_iv[HEADER_LEN..];
     let mut head = [0; 20];
     let (addressed, iv) = head.split_at_mut(aad.bytes().len());
     addressed.copy_from_slice(aad.bytes());
@@ -235,9 +235,9 @@ fn gmac(worker: &mut Worker, key: &DirectKey, aad: &Aad, parts: &EspParts<'_>) -
 }
 
 /// Salt, then the packet's IV (RFC 4106 §4).
-fn nonce(key: &DirectKey, lead: &[u8]) -> [u8; 12] {
+fn nonce(key: &DirectKey, header_iv: &[u8]) -> [u8; 12] {
     let mut nonce = [0; 12];
     nonce[..4].copy_from_slice(&key.secret.salt);
-    nonce[4..].copy_from_slice(&array::<8>(&lead[HEADER_LEN..]));
+    nonce[4..].copy_from_slice(&array::<8>(&header_iv[HEADER_LEN..]));
     nonce
 }

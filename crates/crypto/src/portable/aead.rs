@@ -51,7 +51,7 @@ impl AeadKey {
     /// Encrypts `plain`, or the text in place, and writes the tag; false if the library refuses (a
     /// text too long).
     pub(super) fn seal(&self, aad: &[u8], parts: EspParts<'_>, plain: Option<&[u8]>) -> bool {
-        let nonce = self.nonce(parts.lead);
+        let nonce = self.nonce(parts.header_iv);
         self.seal_raw(&nonce, aad, TextSpan::into(parts.text, plain), parts.icv)
     }
 
@@ -63,7 +63,7 @@ impl AeadKey {
 
     /// Decrypts into `plain`, or in place. A wrong tag leaves zeroes.
     pub(super) fn open(&self, aad: &[u8], parts: EspParts<'_>, plain: Option<&mut [u8]>) -> bool {
-        let nonce = self.nonce(parts.lead);
+        let nonce = self.nonce(parts.header_iv);
         self.open_raw(&nonce, aad, TextSpan::out_of(parts.text, plain), parts.icv)
     }
 
@@ -116,8 +116,8 @@ impl AeadKey {
         done == 1
     }
 
-    fn nonce(&self, lead: &[u8]) -> [u8; 12] {
-        self.nonce_of(&lead[HEADER_LEN..])
+    fn nonce(&self, header_iv: &[u8]) -> [u8; 12] {
+        self.nonce_of(&header_iv[HEADER_LEN..])
     }
 
     /// Salt, then the packet's IV (RFC 4106 §4, RFC 7634 §2).

@@ -59,7 +59,7 @@ impl CcmKey {
     ) -> bool {
         let text = TextSpan::into(parts.text, plain);
         let context = contexts.of(self.size);
-        context.start(&self.secret.key, &self.nonce(parts.lead), self.icv_len, None)
+        context.start(&self.secret.key, &self.nonce(parts.header_iv), self.icv_len, None)
             && context.run(aad, text)
             && context.control(aws::EVP_CTRL_AEAD_GET_TAG, self.icv_len, parts.icv.as_mut_ptr())
     }
@@ -74,15 +74,15 @@ impl CcmKey {
     ) -> bool {
         let text = TextSpan::out_of(parts.text, plain);
         let context = contexts.of(self.size);
-        context.start(&self.secret.key, &self.nonce(parts.lead), self.icv_len, Some(parts.icv))
+        context.start(&self.secret.key, &self.nonce(parts.header_iv), self.icv_len, Some(parts.icv))
             && context.run(aad, text)
     }
 
     /// Salt, then the packet's IV (RFC 4309 §4).
-    fn nonce(&self, lead: &[u8]) -> [u8; 11] {
+    fn nonce(&self, header_iv: &[u8]) -> [u8; 11] {
         let mut nonce = [0; 11];
         nonce[..3].copy_from_slice(&self.secret.salt);
-        nonce[3..].copy_from_slice(&lead[HEADER_LEN..]);
+        nonce[3..].copy_from_slice(&header_iv[HEADER_LEN..]);
         nonce
     }
 }

@@ -11,7 +11,7 @@ pub(crate) struct Scratch(Vec<u8>);
 
 pub(super) fn seal(key: &AeadKey, scratch: &mut Scratch, aad: &Aad, parts: EspParts<'_>) -> bool {
     let message = scratch.message(aad, &parts);
-    key.sign(&parts.lead[HEADER_LEN..], message, parts.icv)
+    key.sign(&parts.header_iv[HEADER_LEN..], message, parts.icv)
 }
 
 pub(super) fn verify(
@@ -21,7 +21,7 @@ pub(super) fn verify(
     parts: &EspParts<'_>,
 ) -> bool {
     let message = scratch.message(aad, parts);
-    key.verify(&parts.lead[HEADER_LEN..], message, parts.icv)
+    key.verify(&parts.header_iv[HEADER_LEN..], message, parts.icv)
 }
 
 impl Scratch {
@@ -29,7 +29,7 @@ impl Scratch {
     fn message(&mut self, aad: &Aad, parts: &EspParts<'_>) -> &[u8] {
         self.0.clear();
         self.0.extend_from_slice(aad.bytes());
-        self.0.extend_from_slice(&parts.lead[HEADER_LEN..]);
+        self.0.extend_from_slice(&parts.header_iv[HEADER_LEN..]);
         self.0.extend_from_slice(parts.text);
         &self.0
     }

@@ -51,7 +51,7 @@ fn seal_all(cases: &[Case], backend: Backend, in_place: bool) -> Vec<Vec<u8>> {
         });
     }
     Crypter::new().unwrap().seal(&mut jobs);
-    assert!(jobs.iter().all(|job| job.verdict == SealStatus::Sealed));
+    assert!(jobs.iter().all(|job| job.status == SealStatus::Sealed));
     drop(jobs);
     packets
 }
@@ -75,12 +75,12 @@ fn open_all(
         });
     }
     Crypter::new().unwrap().open(&mut jobs);
-    let verdicts: Vec<OpenStatus> = jobs.iter().map(|job| job.verdict).collect();
+    let statuses: Vec<OpenStatus> = jobs.iter().map(|job| job.status).collect();
     drop(jobs);
     let texts = cases.iter().zip(&packets).zip(&plains).map(|((case, esp), plain)| {
         if in_place { text_of(&case.transform, esp).to_vec() } else { plain.clone() }
     });
-    verdicts.into_iter().zip(texts).collect()
+    statuses.into_iter().zip(texts).collect()
 }
 
 fn check(cases: &[Case]) {
@@ -96,11 +96,11 @@ fn check(cases: &[Case]) {
                     case.transform.name()
                 );
             }
-            for (case, (verdict, text)) in
+            for (case, (status, text)) in
                 cases.iter().zip(open_all(cases, &reference, backend, in_place))
             {
                 let what = format!("{} {backend:?} in place {in_place}", case.transform.name());
-                assert_eq!(verdict, OpenStatus::Authentic, "{what}");
+                assert_eq!(status, OpenStatus::Authentic, "{what}");
                 assert_eq!(text, case.text, "{what}");
             }
         }

@@ -29,7 +29,7 @@ fn a_flipped_bit_is_refused() {
                 crypter.open(&mut jobs);
                 for (bit, job) in jobs.iter().enumerate() {
                     assert_eq!(
-                        job.verdict,
+                        job.status,
                         OpenStatus::Forged,
                         "{} {backend:?} bit {bit}",
                         transform.name()
@@ -69,9 +69,9 @@ fn a_flipped_bit_of_the_high_half_is_refused() {
             seal_one(&mut crypter, &key, SeqHigh::Esn(9), Iv::Counter(5), &mut genuine);
             for bit in 0..32 {
                 let mut esp = genuine.clone();
-                let verdict = open_one(&mut crypter, &key, SeqHigh::Esn(9 ^ 1 << bit), &mut esp);
+                let status = open_one(&mut crypter, &key, SeqHigh::Esn(9 ^ 1 << bit), &mut esp);
                 assert_eq!(
-                    verdict,
+                    status,
                     OpenStatus::Forged,
                     "{} {backend:?} bit {bit}",
                     transform.name()
@@ -85,7 +85,7 @@ fn a_flipped_bit_of_the_high_half_is_refused() {
     }
 }
 
-/// Forged and genuine packets in one burst: each gets its own verdict, and out of place no forged
+/// Forged and genuine packets in one burst: each gets its own status, and out of place no forged
 /// text remains.
 #[test]
 fn forgery_leaves_other_packets_of_burst() {
@@ -108,7 +108,7 @@ fn forgery_leaves_other_packets_of_burst() {
             crypter.open(&mut jobs);
             for (i, job) in jobs.iter().enumerate() {
                 let expected = if i % 3 == 0 { OpenStatus::Forged } else { OpenStatus::Authentic };
-                assert_eq!(job.verdict, expected, "{} {backend:?} packet {i}", transform.name());
+                assert_eq!(job.status, expected, "{} {backend:?} packet {i}", transform.name());
             }
             drop(jobs);
             for (i, plain) in plains.iter().enumerate() {
@@ -163,7 +163,7 @@ fn seal_reports_whether_any_was_refused() {
             .map(|(key, esp)| SealJob::in_place(key, SeqHigh::None, Iv::Counter(1), esp))
             .collect();
         let all = crypter.seal(&mut jobs);
-        assert_eq!(all, jobs.iter().all(|job| job.verdict == SealStatus::Sealed));
+        assert_eq!(all, jobs.iter().all(|job| job.status == SealStatus::Sealed));
         all
     };
     for backend in backends() {
@@ -190,13 +190,13 @@ fn out_of_place_lengths_are_checked() {
             let mut jobs =
                 [SealJob::out_of_place(&key, SeqHigh::None, Iv::Counter(1), &mut esp, &plain)];
             crypter.seal(&mut jobs);
-            assert_eq!(jobs[0].verdict, SealStatus::Malformed);
+            assert_eq!(jobs[0].status, SealStatus::Malformed);
         }
         let mut esp = packet(&transform, 1, &TEXT);
         let mut plain = [0; 31];
         let mut jobs = [OpenJob::out_of_place(&key, SeqHigh::None, &mut esp, &mut plain)];
         crypter.open(&mut jobs);
-        assert_eq!(jobs[0].verdict, OpenStatus::TooShort);
+        assert_eq!(jobs[0].status, OpenStatus::TooShort);
     }
 }
 
@@ -220,7 +220,7 @@ proptest! {
             Crypter::new().unwrap().open(&mut jobs);
             for job in &jobs {
                 // A 32-bit ICV is guessed once in four thousand million times.
-                prop_assert!(matches!(job.verdict, OpenStatus::Forged | OpenStatus::TooShort));
+                prop_assert!(matches!(job.status, OpenStatus::Forged | OpenStatus::TooShort));
             }
         }
     }

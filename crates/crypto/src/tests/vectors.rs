@@ -30,7 +30,7 @@ fn check(
         let mut esp = [lead, &vec![0; sealed.len()]].concat();
         let mut jobs = [SealJob::out_of_place(&key, seq_high, Iv::InPacket, &mut esp, text)];
         crypter.seal(&mut jobs);
-        assert_eq!(jobs[0].verdict, SealStatus::Sealed);
+        assert_eq!(jobs[0].status, SealStatus::Sealed);
         assert_eq!(esp, expected, "{what}: out of place");
 
         assert_eq!(

@@ -24,7 +24,7 @@ use uxfrm_engine::{
 };
 
 use crate::{clock::now, config::AtStart, routes};
-use saved_policies::{PolicyOrigin, SavedPolicies, SavedPolicy, Verdict};
+use saved_policies::{Cleartext, PolicyOrigin, SavedPolicies, SavedPolicy};
 
 /// Where held policies stand.
 const LAST: Priority = Priority(u32::MAX);
@@ -117,7 +117,7 @@ pub(crate) fn hold(database: &mut Database, saved: &SavedPolicies, files: Policy
     database.apply(now(), |change| {
         change.set_defaults(defaults);
         for policy in meant {
-            let passes = policy.verdict == Verdict::Pass;
+            let passes = policy.action == Cleartext::Pass;
             // Where all else is refused nobody has to be told what passed.
             if passes && defaults.of(policy.direction) == Action::Block {
                 continue;
@@ -156,9 +156,9 @@ fn standing_for(policy: &SavedPolicy, priority: Priority) -> Policy {
         index: PolicyIndex(0),
         selector: policy.selector,
         priority,
-        action: match policy.verdict {
-            Verdict::Pass => Action::Allow,
-            Verdict::Refuse => Action::Block,
+        action: match policy.action {
+            Cleartext::Pass => Action::Allow,
+            Cleartext::Refuse => Action::Block,
         },
         templates: Vec::new(),
         mark: policy.mark,
@@ -178,7 +178,7 @@ struct AllowPolicy {
 
 fn passing(database: &Database) -> Vec<AllowPolicy> {
     let all = database.current().spd.iter();
-    let passing = all.filter(|entry| Verdict::of(entry) == Verdict::Pass);
+    let passing = all.filter(|entry| Cleartext::of(entry) == Cleartext::Pass);
     let passing = passing.map(|entry| AllowPolicy {
         direction: entry.direction(),
         priority: entry.precedence().priority(),
@@ -231,7 +231,7 @@ pub(crate) fn refuses(database: &Database) -> usize {
 }
 
 fn refused(spd: &Spd) -> impl Iterator<Item = &Arc<PolicyEntry>> {
-    spd.iter().filter(|entry| entry.is_held() && Verdict::of(entry) == Verdict::Refuse)
+    spd.iter().filter(|entry| entry.is_held() && Cleartext::of(entry) == Cleartext::Refuse)
 }
 
 fn short(selector: &Selector) -> String {
@@ -247,7 +247,7 @@ pub(crate) fn describe(directory: &Path, at_start: AtStart) -> Vec<String> {
     };
     let of_programs = || {
         let all = saved.policies.iter().filter(|policy| policy.origin == PolicyOrigin::Programs);
-        all.filter(|policy| policy.verdict == Verdict::Refuse)
+        all.filter(|policy| policy.action == Cleartext::Refuse)
     };
     let (live, held) = of_programs().partition::<Vec<_>, _>(|policy| !policy.is_held);
     let mut lines = Vec::new();

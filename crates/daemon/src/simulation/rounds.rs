@@ -190,7 +190,7 @@ impl RoundFixture {
     /// Passes some packets.
     fn traffic(&mut self) {
         let snapshot = self.run().database.snapshot();
-        for sa in snapshot.sad.iter().filter(|sa| !sa.counts_elsewhere()) {
+        for sa in snapshot.sad.iter().filter(|sa| !sa.device_counts()) {
             let packets = u32::try_from(1 + self.rng.below(9)).unwrap();
             let _held = sa.sequence().take(packets);
             let next = u32::try_from(sa.highest_received()).unwrap() + packets;

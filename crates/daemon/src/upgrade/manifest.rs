@@ -119,7 +119,7 @@ pub(super) struct TablesConfig {
 
 /// 3: all is built, or why not.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Verdict {
+pub(super) enum Readiness {
     Ready,
     Refused(String),
 }

@@ -24,8 +24,8 @@ use super::{
     Supervisor,
     channel::Order,
     manifest::{
-        self, DEVICES, Finals, Hello, Manifest, SessionHandover, TUNNELS, TablesConfig, VERSION,
-        Verdict, WAITING,
+        self, DEVICES, Finals, Hello, Manifest, Readiness, SessionHandover, TUNNELS, TablesConfig,
+        VERSION, WAITING,
     },
     queued_packets::QueuedPackets,
     sa_progress::{SaProgress, SoftLimit},
@@ -333,10 +333,10 @@ fn prepare(
     let told = answer_all(client, link, source, beside, (&states, &carried));
     // One that has refused has ended perhaps before it was told all.
     match manifest::receive(link) {
-        Ok(Verdict::Ready) => {
+        Ok(Readiness::Ready) => {
             told.map(|()| Prepared { states, carried, takes_waiting: hello.takes(WAITING) })
         }
-        Ok(Verdict::Refused(why)) => bail!("the other process can't take over: {why}"),
+        Ok(Readiness::Refused(why)) => bail!("the other process can't take over: {why}"),
         Err(error) => told.and(Err(error)),
     }
 }

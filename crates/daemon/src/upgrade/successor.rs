@@ -12,7 +12,9 @@ use uxfrm_netlink::{NetlinkMessages, RestoredItem};
 
 use super::{
     RELEASE,
-    manifest::{self, Finals, Hello, Manifest, TAKES, VERSION, Verdict, receive_with_descriptors},
+    manifest::{
+        self, Finals, Hello, Manifest, Readiness, TAKES, VERSION, receive_with_descriptors,
+    },
     predecessor::{client_name, place, policies},
     queued_packets::QueuedPackets,
     sa_progress::SaProgress,
@@ -68,7 +70,7 @@ impl Successor {
 
     /// Says why it can't take over.
     pub(crate) fn refuse(&self, why: &anyhow::Error) {
-        let _gone = manifest::send(&self.link, &Verdict::Refused(format!("{why:#}")));
+        let _gone = manifest::send(&self.link, &Readiness::Refused(format!("{why:#}")));
     }
 
     fn compare(&self, config: &Config) -> anyhow::Result<()> {
@@ -204,7 +206,7 @@ impl Successor {
         (tunnels, devices): (&TunnelService, &mut Devices),
         in_charge: impl FnOnce() -> std::io::Result<()>,
     ) -> anyhow::Result<TakenOver> {
-        manifest::send(&self.link, &Verdict::Ready)?;
+        manifest::send(&self.link, &Readiness::Ready)?;
         let finals: Finals = manifest::receive(&self.link)?;
         let waiting = self.waiting(&finals.waiting)?;
         go_on_from(&self.states, finals.states, database)?;

@@ -25,7 +25,7 @@ use crate::events::acquire::MissingSa;
 use crate::{DropReason, FlowKey, HostView, KeyManagers, Moment, Sa, Settings, Snapshot};
 use flows::{BundleRef, FlowBundles};
 
-/// What a batch requests of one SA, and the numbers reserved for it.
+/// What a batch requests of one SA, and the numbers taken for it.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct SaTally {
@@ -42,7 +42,7 @@ pub(crate) struct SaTally {
     pub(crate) pending_slot: u32,
 }
 
-/// Sequence numbers that an SA reserved for a batch.
+/// Sequence numbers of an SA that a batch took.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SeqGrant {
     /// Next number, and how many are left.
@@ -91,10 +91,10 @@ pub(crate) struct BundleCache {
     hasher: RandomState,
     flows: FlowBundles,
     tallies: Vec<Option<SaTally>>,
-    free_accounts: Vec<u32>,
-    account_of: HashMap<usize, u32, RandomState>,
+    free_tallies: Vec<u32>,
+    tally_by_sa: HashMap<usize, u32, RandomState>,
     /// Generation of the SAs.
-    states: u64,
+    sa_generation: u64,
     host: Option<Arc<HostView>>,
     /// Bundles below this index have no removed SA.
     swept: usize,
@@ -131,7 +131,8 @@ impl BundleCache {
     /// To be called before a batch. Returns true if all flows must resolve again.
     #[inline]
     pub(crate) fn begin(&mut self, snapshot: &Snapshot) -> bool {
-        let swept = self.swept == self.bundles.len() && self.states == snapshot.states;
+        let swept =
+            self.swept == self.bundles.len() && self.sa_generation == snapshot.sa_generation;
         let goes_on = swept && !self.exceeds_limit() && !self.host_changed(snapshot);
         !goes_on && self.maintain(snapshot)
     }
@@ -152,14 +153,13 @@ impl BundleCache {
     #[inline(never)]
     fn maintain(&mut self, snapshot: &Snapshot) -> bool {
         if self.host_changed(snapshot) {
-            let host = snapshot.host.clone();
-            *self =
-                Self { host, states: snapshot.states, created: self.created, ..Self::default() };
+            let (host, sa_generation) = (snapshot.host.clone(), snapshot.sa_generation);
+            *self = Self { host, sa_generation, created: self.created, ..Self::default() };
             return true;
         }
-        let news = self.states != snapshot.states;
+        let news = self.sa_generation != snapshot.sa_generation;
         if news {
-            (self.states, self.swept) = (snapshot.states, 0);
+            (self.sa_generation, self.swept) = (snapshot.sa_generation, 0);
         }
         self.sweep(snapshot, BUNDLES_PER_SWEEP);
         self.make_room();
@@ -282,8 +282,8 @@ impl BundleCache {
                 Err(reason) => return Resolution::Refused(reason),
             },
         };
-        let bundle_ref =
-            BundleRef { place, created: self.bundle(place).created, states: self.states };
+        let (created, sa_generation) = (self.bundle(place).created, self.sa_generation);
+        let bundle_ref = BundleRef { place, created, sa_generation };
         match is_per_flow {
             true => self.flows.insert_for_flow(deciding, flow, bundle_ref),
             false => self.flows.insert_for_addresses(deciding, flow, bundle_ref),
@@ -294,7 +294,7 @@ impl BundleCache {
     /// The cached bundle of a flow, valid for the current SAs.
     fn known(&self, deciding: &Deciding<'_>, flow: &FlowKey) -> Option<u32> {
         let bundle_ref = self.flows.find(deciding, flow)?;
-        (bundle_ref.states == self.states && is_there(&self.bundles, &bundle_ref))
+        (bundle_ref.sa_generation == self.sa_generation && is_there(&self.bundles, &bundle_ref))
             .then_some(bundle_ref.place)
     }
 
@@ -365,9 +365,9 @@ impl BundleCache {
 
     /// The tally of an SA that one more layer uses.
     fn add_layer_to_tally(&mut self, sa: &Arc<Sa>) -> u32 {
-        let Self { tallies, free_accounts, account_of, .. } = self;
-        let place = *account_of.entry(Arc::as_ptr(sa).addr()).or_insert_with(|| {
-            let place = free_accounts.pop().unwrap_or_else(|| {
+        let Self { tallies, free_tallies, tally_by_sa, .. } = self;
+        let place = *tally_by_sa.entry(Arc::as_ptr(sa).addr()).or_insert_with(|| {
+            let place = free_tallies.pop().unwrap_or_else(|| {
                 tallies.push(None);
                 narrow(tallies.len() - 1)
             });
@@ -394,9 +394,9 @@ impl BundleCache {
         tally.layers -= 1;
         if tally.layers == 0 {
             let sa = Arc::as_ptr(&tally.sa).addr();
-            self.account_of.remove(&sa);
+            self.tally_by_sa.remove(&sa);
             self.tallies[place as usize] = None;
-            self.free_accounts.push(place);
+            self.free_tallies.push(place);
         }
     }
 }

@@ -160,7 +160,7 @@ impl Database {
     pub fn advance_numbers(&mut self) {
         let states: Vec<_> = self.next.sad.all_offloaded().cloned().collect();
         for sa in &states {
-            let Some(place) = sa.attachment().filter(|_| sa.extended() && !sa.counts_elsewhere())
+            let Some(place) = sa.attachment().filter(|_| sa.extended() && !sa.device_counts())
             else {
                 continue;
             };
@@ -222,7 +222,7 @@ impl Database {
     /// flight still leave: all reserved numbers count as used.
     pub(super) fn leave_device(&mut self, sa: &Sa) {
         self.update_counts(sa);
-        if sa.counts_elsewhere() && self.tracking.is_owner() {
+        if sa.device_counts() && self.tracking.is_owner() {
             sa.sequence().skip_to(sa.sequence().reserved());
         }
         self.detach_state(sa.attachment());
@@ -273,7 +273,7 @@ impl Database {
             }
             DeviceEvent::HardLimit(handle) => {
                 let sa = self.next.sad.attached(device, handle).cloned();
-                sa.is_some_and(|sa| self.look_elsewhere(&sa, events))
+                sa.is_some_and(|sa| self.check_device_limits(&sa, events))
             }
             DeviceEvent::Down => self.lose(device, now),
         };
@@ -285,7 +285,7 @@ impl Database {
 
     /// Checks a device's counters against a state's limits, the soft one first. Returns true if the
     /// state is removed.
-    pub(super) fn look_elsewhere(&mut self, sa: &Arc<Sa>, events: &mut Vec<Event>) -> bool {
+    pub(super) fn check_device_limits(&mut self, sa: &Arc<Sa>, events: &mut Vec<Event>) -> bool {
         self.check_soft_limit(sa, events);
         self.check_limits(sa, events)
     }

@@ -119,7 +119,7 @@ impl Database {
         if !self.next.sad.holds(sa) {
             return false;
         }
-        if sa.counts_elsewhere() && self.look_elsewhere(sa, events) {
+        if sa.device_counts() && self.check_device_limits(sa, events) {
             return true;
         }
         let age = sa.config().limits.age(sa.added(), sa.usage().first_used(), now);
@@ -134,7 +134,7 @@ impl Database {
         if age.soft && sa.advance(Lifecycle::Dying) {
             events.push(Event::SaSoftLimit(sa.id()));
         }
-        let look = sa.looks_elsewhere().then(|| now.plus(LOOK_AGAIN));
+        let look = sa.has_device_limits().then(|| now.plus(LOOK_AGAIN));
         if let Some(next) = age.next.into_iter().chain(look).min() {
             self.timers.wake_sa(next, sa);
         }
@@ -172,7 +172,7 @@ impl Database {
         let age = sa.config().limits.age(sa.added(), sa.usage().first_used(), now);
         // An update may set a limit that has passed.
         let at = if age.hard || age.soft { Some(now) } else { age.next };
-        let look = sa.looks_elsewhere().then(|| now.plus(LOOK_AGAIN));
+        let look = sa.has_device_limits().then(|| now.plus(LOOK_AGAIN));
         let at = at.into_iter().chain(look).min();
         if let Some(at) = at {
             self.timers.wake_sa(at, sa);

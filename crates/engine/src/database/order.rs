@@ -24,7 +24,7 @@ impl StateCursor {
 impl SaOrder {
     /// Appends a new state.
     pub(super) fn push(&mut self, sa: &Arc<Sa>) {
-        self.0.insert(sa.insertion_seq(), Arc::clone(sa), turn_of);
+        self.0.insert(sa.insertion_seq(), Arc::clone(sa), seq_of);
     }
 
     /// Removes any generation of a state; a missing one is no error.
@@ -41,17 +41,17 @@ impl SaOrder {
 
     /// States behind a cursor, the youngest first.
     pub(super) fn from(&self, cursor: StateCursor) -> impl Iterator<Item = &Arc<Sa>> {
-        self.0.before(cursor.0.unwrap_or(u64::MAX), turn_of)
+        self.0.before(cursor.0.unwrap_or(u64::MAX), seq_of)
     }
 }
 
 /// Position in a run, for any generation of a state.
 fn place(run: &[Arc<Sa>], sa: &Sa) -> Option<usize> {
-    let at = run.binary_search_by_key(&sa.insertion_seq(), turn_of).ok()?;
+    let at = run.binary_search_by_key(&sa.insertion_seq(), seq_of).ok()?;
     run[at].is_same(sa).then_some(at)
 }
 
-fn turn_of(sa: &Arc<Sa>) -> u64 {
+fn seq_of(sa: &Arc<Sa>) -> u64 {
     sa.insertion_seq()
 }
 
@@ -63,11 +63,11 @@ mod tests {
     use super::*;
     use crate::{Moment, SharedSaConfig, sa::sample};
 
-    fn sa(turn: u64) -> Arc<Sa> {
+    fn sa(insertion_seq: u64) -> Arc<Sa> {
         let config = sample("10.0.0.2", 1);
         let sa =
             Sa::new(&config, Arc::new(SharedSaConfig::of(&config, Backend::Portable)), Moment(0));
-        sa.set_turn(turn);
+        sa.set_insertion_seq(insertion_seq);
         sa
     }
 
@@ -79,10 +79,10 @@ mod tests {
             before in 0_u64..300,
         ) {
             let (mut sa_order, mut model): (SaOrder, Vec<Arc<Sa>>) = Default::default();
-            let mut turns = 0;
+            let mut last = 0;
             for _ in 0..before {
-                turns += 1;
-                model.push(sa(turns));
+                last += 1;
+                model.push(sa(last));
                 sa_order.push(&model[model.len() - 1]);
             }
             let turns_of = |all: &[Arc<Sa>]| all.iter().map(|sa| sa.insertion_seq()).collect::<Vec<_>>();
@@ -90,15 +90,15 @@ mod tests {
             for (choice, which) in steps {
                 match choice {
                     0 => {
-                        turns += 1;
-                        model.push(sa(turns));
+                        last += 1;
+                        model.push(sa(last));
                         sa_order.push(&model[model.len() - 1]);
                     }
                     1 if !model.is_empty() => {
                         let gone = model.remove(which.index(model.len()));
                         sa_order.remove(&gone);
-                        let is_passed = cursor.0.is_some_and(|turn| gone.insertion_seq() >= turn);
-                        expected.retain(|turn| is_passed || *turn != gone.insertion_seq());
+                        let is_passed = cursor.0.is_some_and(|seq| gone.insertion_seq() >= seq);
+                        expected.retain(|seq| is_passed || *seq != gone.insertion_seq());
                     }
                     2 if !model.is_empty() => {
                         let at = which.index(model.len());
@@ -115,7 +115,7 @@ mod tests {
                         shown.extend(turns_of(&next));
                     }
                 }
-                sa_order.remove(&sa(turns / 2));
+                sa_order.remove(&sa(last / 2));
                 let all: Vec<_> = sa_order.from(StateCursor::default()).map(Arc::as_ptr).collect();
                 let known: Vec<_> = model.iter().rev().map(Arc::as_ptr).collect();
                 prop_assert_eq!(all, known);

@@ -64,7 +64,7 @@ use slow::policy_lookups::PolicyLookups;
 pub(crate) struct Inbound {
     rx: RxBatch,
     /// Generation of the SAs for which the policy cache holds inbound passes.
-    states: u64,
+    sa_generation: u64,
     /// Batch from a device.
     from_device: Batch,
     classifier: OuterClassifier,
@@ -119,7 +119,7 @@ impl Inbound {
     pub(crate) fn new(settings: &Settings) -> Self {
         Self {
             rx: RxBatch::new(),
-            states: 0,
+            sa_generation: 0,
             from_device: Batch::default(),
             classifier: OuterClassifier::default(),
             opener: EspOpener::new(),
@@ -141,8 +141,8 @@ impl Inbound {
         watch: &mut impl StageWatch,
     ) {
         self.delivery.policies.begin_batch(&ctx.snapshot.spd);
-        if self.states != ctx.snapshot.states {
-            self.states = ctx.snapshot.states;
+        if self.sa_generation != ctx.snapshot.sa_generation {
+            self.sa_generation = ctx.snapshot.sa_generation;
             self.delivery.policies.invalidate_bundles();
             // Another generation of an SA may have tighter limits.
             self.deferred.flush();
@@ -156,7 +156,7 @@ impl Inbound {
         self.deferred.flush_due(ctx.now);
         watch.stage_done(Stage::Deliver);
         ctx.traffic.held = self.classifier.reassembler.held();
-        self.rx.marks.clear();
+        self.rx.metadata.clear();
     }
 
     fn run_all(
@@ -193,10 +193,10 @@ impl Inbound {
         let rx = &mut self.rx;
         rx.rx_cache.begin(ctx.snapshot);
         // With many SAs the whole batch goes together, so that each SA is charged once. Device
-        // marks are indexed by position in the batch.
-        let goes_on = rx.marks.is_empty() && rx.rx_cache.is_small();
+        // metadata is indexed by position in the batch.
+        let goes_on = rx.metadata.is_empty() && rx.rx_cache.is_small();
         rx.receive(rest, if goes_on { most.min(PIECE) } else { most }, ctx);
-        if !rx.marks.is_empty() {
+        if !rx.metadata.is_empty() {
             admit_from_device(rx, ctx);
         }
         watch.stage_done(Stage::Receive);
@@ -232,9 +232,9 @@ impl Inbound {
         ctx: &mut BatchContext<'_>,
     ) {
         let mut batch = std::mem::take(&mut self.from_device);
-        for ReceivedPacket { packet, mark } in received.drain(..) {
+        for ReceivedPacket { packet, metadata } in received.drain(..) {
             batch.push(packet);
-            self.rx.marks.push(mark);
+            self.rx.metadata.push(metadata);
         }
         self.run(&mut batch, ctx, &mut ());
         self.from_device = batch;

@@ -18,7 +18,7 @@
 //!
 //! Then for each layer of the bundle, innermost first:
 //!
-//! 6. **Number**: charge each SA and reserve a block of sequence numbers, once per batch.
+//! 6. **Number**: charge each SA and take a block of sequence numbers, once per batch.
 //! 7. **Wrap**: write headers, padding and trailer.
 //! 8. **Seal**: encrypt and authenticate the whole batch.
 //! 9. **Finish**: write the UDP checksum over IPv6, which covers sealed bytes.
@@ -60,7 +60,7 @@ use crate::{
     StageWatch,
 };
 use interleaved::{FastPathResult, TxInterleaved};
-use number::reserve_numbers;
+use number::take_numbers;
 use pre_parsed::{PacketSummary, PreParsed};
 use slow::acquire_queue::AcquireQueue;
 use slow::defragment::Defragmenter;
@@ -69,7 +69,7 @@ use slow::item::TxItem;
 use slow::plain::pass;
 use slow::routing_header::routes_around_policy;
 use slow::seal::ItemSealer;
-use slow::verdict::{PolicyDecider, Verdict};
+use slow::verdict::{PolicyDecider, TxAction};
 use transmit::transmit;
 use tx_batch::TxBatch;
 
@@ -181,7 +181,7 @@ impl Outbound {
     fn send_items(&mut self, ctx: &mut BatchContext<'_>, watch: &mut impl StageWatch) {
         let Self { tx, sealer, .. } = self;
         for depth in 0..std::mem::take(&mut tx.max_layers) {
-            reserve_numbers(depth, tx, ctx);
+            take_numbers(depth, tx, ctx);
             watch.stage_done(Stage::Number);
             sealer.seal(depth, tx, ctx);
             watch.stage_done(Stage::Seal);
@@ -356,8 +356,8 @@ impl Outbound {
             return;
         }
         self.decider.tally_policy(known.verdict, 1, packet.len() as u64);
-        let verdict = self.decider.decide(flow, known, &mut self.tx.cache, ctx);
-        self.apply_verdict(verdict, WaitingPacket::new(packet, 1), None, (summary, flow), ctx);
+        let action = self.decider.decide(flow, known, &mut self.tx.cache, ctx);
+        self.apply_action(action, WaitingPacket::new(packet, 1), None, (summary, flow), ctx);
     }
 
     /// Stage 1 of a super-packet, whose segments get their checksums when they are cut.
@@ -377,9 +377,9 @@ impl Outbound {
         packet.trim(summary.total_len as usize);
         let packets = u32::try_from(count).unwrap_or(u32::MAX);
         self.decider.policies.count(known.verdict, packets, packet.len() as u64);
-        let verdict = self.decider.decide(flow, known, &mut self.tx.cache, ctx);
+        let action = self.decider.decide(flow, known, &mut self.tx.cache, ctx);
         let packet = WaitingPacket::new(packet, count);
-        self.apply_verdict(verdict, packet, plan.as_ref(), (summary, flow), ctx);
+        self.apply_action(action, packet, plan.as_ref(), (summary, flow), ctx);
     }
 
     /// Stages 2 to 5 of a reassembled datagram. It may be fragmented again, into fragments no
@@ -402,9 +402,9 @@ impl Outbound {
         let spd = &ctx.snapshot.spd;
         let known = decider.policies.lookup_cached(spd, Direction::Out, &flow, Spi(0));
         decider.tally_policy(known.verdict, 1, packet.len() as u64);
-        let verdict = decider.decide(&flow, known, &mut tx.cache, ctx);
+        let action = decider.decide(&flow, known, &mut tx.cache, ctx);
         let packet = WaitingPacket::cut(packet, longest);
-        self.apply_verdict(verdict, packet, None, (&summary, &flow), ctx);
+        self.apply_action(action, packet, None, (&summary, &flow), ctx);
     }
 
     /// Releases packets whose SAs have come and drops expired ones.
@@ -428,21 +428,21 @@ impl Outbound {
             return ctx.discard(packet, count, DropReason::OutMalformed);
         };
         let flow = FlowKey::of(packet, &ip, packet.bytes());
-        let verdict = match self.decider.look_up_again(&flow, &mut self.tx.cache, ctx) {
+        let action = match self.decider.look_up_again(&flow, &mut self.tx.cache, ctx) {
             // The policy was removed or changed meanwhile. A packet that was to be protected never
             // leaves in plaintext (`xfrm_policy_kill`).
-            Verdict::Pass => Verdict::Drop(DropReason::OutNoState),
-            other @ (Verdict::Drop(_) | Verdict::Bundle(_) | Verdict::Wait) => other,
+            TxAction::Pass => TxAction::Drop(DropReason::OutNoState),
+            other @ (TxAction::Drop(_) | TxAction::Bundle(_) | TxAction::Wait) => other,
         };
         let summary = PacketSummary::of(&ip);
-        self.apply_verdict(verdict, waiting, plan.as_ref(), (&summary, &flow), ctx);
+        self.apply_action(action, waiting, plan.as_ref(), (&summary, &flow), ctx);
     }
 
     /// Stage 5, or the acquire queue.
     #[inline(always)]
-    fn apply_verdict(
+    fn apply_action(
         &mut self,
-        verdict: Verdict,
+        action: TxAction,
         waiting: WaitingPacket,
         plan: Option<&SegmentPlan>,
         (summary, flow): (&PacketSummary, &FlowKey),
@@ -450,22 +450,22 @@ impl Outbound {
     ) {
         let Self { tx, framer, queued, .. } = self;
         let WaitingPacket { packet, count, longest_fragment } = waiting;
-        match (verdict, longest_fragment) {
-            (Verdict::Bundle(place), None) => {
+        match (action, longest_fragment) {
+            (TxAction::Bundle(place), None) => {
                 framer.enter_bundle(packet, plan, (summary, flow), place, tx, ctx);
             }
-            (Verdict::Bundle(place), Some(longest)) => {
+            (TxAction::Bundle(place), Some(longest)) => {
                 framer.enter_reassembled(packet, longest, (*summary, flow), place, tx, ctx);
             }
-            (Verdict::Pass, _) if summary.options && routes_around_policy(&packet, flow, ctx) => {
+            (TxAction::Pass, _) if summary.options && routes_around_policy(&packet, flow, ctx) => {
                 ctx.discard(packet, count, DropReason::OutUnprotected);
             }
-            (Verdict::Pass, None) => pass(packet, plan, framer, tx, ctx),
-            (Verdict::Pass, Some(longest)) => {
+            (TxAction::Pass, None) => pass(packet, plan, framer, tx, ctx),
+            (TxAction::Pass, Some(longest)) => {
                 framer.pass_fragmented(packet, longest, &summary.inner, tx, ctx);
             }
-            (Verdict::Drop(reason), _) => ctx.discard(packet, count, reason),
-            (Verdict::Wait, _) => {
+            (TxAction::Drop(reason), _) => ctx.discard(packet, count, reason),
+            (TxAction::Wait, _) => {
                 let waiting = WaitingPacket { packet, count, longest_fragment };
                 queued.queue_packet(waiting, flow, &tx.cache.missing, ctx);
             }
@@ -473,7 +473,7 @@ impl Outbound {
     }
 
     /// Copies of all queued packets, in order for each SA.
-    pub(crate) fn portray_waiting(&self) -> Vec<WaitingPacket> {
+    pub(crate) fn copy_queued(&self) -> Vec<WaitingPacket> {
         self.queued.copy_packets()
     }
 

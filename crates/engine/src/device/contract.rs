@@ -27,8 +27,8 @@
 //! # Inbound
 //! Everything that a device received goes to
 //! [`Worker::inbound_from_device`](crate::Worker::inbound_from_device), in order, each packet with
-//! the device's [`DeviceMark`] or without. A packet without a mark is not protected, whatever port
-//! it came by.
+//! the device's [`DeviceMetadata`] or without. A packet without metadata is not protected, whatever
+//! port it came by.
 //!
 //! - Packet offload: the plain IP packet, as if it had come through the state: headers, padding and
 //!   ICV are removed, ECN and DSCP are copied, the number is checked, the state is charged.
@@ -85,7 +85,7 @@ pub struct OffloadedPacket {
 
 /// A device's metadata of a received packet that it decrypted, or tried to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceMark {
+pub struct DeviceMetadata {
     /// The device.
     pub device: DeviceId,
     /// The SA that decrypted it; `None` from devices that do not tell (82599). Then a packet with
@@ -122,7 +122,7 @@ pub struct ReceivedPacket {
     /// The packet.
     pub packet: PacketBuf,
     /// The device's metadata; `None` if it passed the packet on as it came.
-    pub mark: Option<DeviceMark>,
+    pub metadata: Option<DeviceMetadata>,
 }
 
 impl DeviceStatus {
@@ -151,7 +151,7 @@ impl OffloadTask {
 
 impl From<PacketBuf> for ReceivedPacket {
     fn from(packet: PacketBuf) -> Self {
-        Self { packet, mark: None }
+        Self { packet, metadata: None }
     }
 }
 

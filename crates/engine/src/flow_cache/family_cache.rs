@@ -288,8 +288,8 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
         for (at, flow) in flows.iter().enumerate() {
             if self.sampler.is_sampled(flow) {
                 let hash = self.table.hash(keys.key(at, flow)).hash();
-                let LookupContext { direction, now, concerned, .. } = *lookup;
-                let outdated = |since| concerned.is(direction, flow, since);
+                let LookupContext { direction, now, scopes, .. } = *lookup;
+                let outdated = |since| scopes.is_stale(direction, flow, since);
                 self.sampler.note(hash, now.policies, outdated);
             }
         }
@@ -453,10 +453,10 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
             ProbeResult::Stale(place) => place,
             ProbeResult::Absent => return None,
         };
-        let LookupContext { direction, now, concerned, .. } = *lookup;
+        let LookupContext { direction, now, scopes, .. } = *lookup;
         let (since, Value { answer, bundle }) = self.table.outdated(place, now);
         let answer = VerdictId(answer);
-        let holds = !concerned.is(direction, flow, since) && verdicts.revalidate(answer, since);
+        let holds = !scopes.is_stale(direction, flow, since) && verdicts.revalidate(answer, since);
         holds.then(|| {
             self.table.confirm(place, now);
             CachedVerdict { verdict: answer, bundle }

@@ -23,32 +23,32 @@ impl PolicyCache {
 
     /// Prefetches what [`PolicyCache::follow`] reads.
     #[inline(always)]
-    pub(crate) fn prefetch_primary(&self, trail: &FlowProbe) {
-        self.v4.prefetch(&trail.0);
+    pub(crate) fn prefetch_primary(&self, probe: &FlowProbe) {
+        self.v4.prefetch(&probe.0);
     }
 
     /// Cached verdict of a flow in its primary line.
     #[inline(always)]
-    pub(crate) fn probe_primary(&self, trail: &FlowProbe) -> Option<CachedVerdict> {
-        self.v4.find_primary(&trail.0, self.now)
+    pub(crate) fn probe_primary(&self, probe: &FlowProbe) -> Option<CachedVerdict> {
+        self.v4.find_primary(&probe.0, self.now)
     }
 
     /// Cached verdict of a flow in any line.
     #[inline(always)]
-    pub(crate) fn probe_overflow(&self, trail: &FlowProbe) -> Option<CachedVerdict> {
-        self.v4.find_overflow(&trail.0, self.now)
+    pub(crate) fn probe_overflow(&self, probe: &FlowProbe) -> Option<CachedVerdict> {
+        self.v4.find_overflow(&probe.0, self.now)
     }
 
     /// Prefetches what [`PolicyCache::follow_far`] mostly reads.
     #[inline(always)]
-    pub(crate) fn prefetch_overflow(&self, trail: &FlowProbe) {
-        self.v4.prefetch_overflow(&trail.0);
+    pub(crate) fn prefetch_overflow(&self, probe: &FlowProbe) {
+        self.v4.prefetch_overflow(&probe.0);
     }
 
     /// Counts probes that hit.
     pub(crate) fn count_probe_hits(&mut self, spd: &Spd, flows: usize) {
-        let (direction, now, concerned) = (Direction::Out, self.now, &self.concerned);
-        let lookup = LookupContext { spd, direction, now, concerned };
+        let (direction, now, scopes) = (Direction::Out, self.now, &self.scopes);
+        let lookup = LookupContext { spd, direction, now, scopes };
         self.v4.count_found(&lookup, flows);
     }
 }

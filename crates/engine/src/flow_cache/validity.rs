@@ -44,10 +44,10 @@ impl ScopeEpochs {
 
     /// Whether a verdict of epoch `since` may be outdated.
     #[inline]
-    pub(crate) fn is(&self, direction: Direction, flow: &FlowKey, since: u16) -> bool {
+    pub(crate) fn is_stale(&self, direction: Direction, flow: &FlowKey, since: u16) -> bool {
         let is_stale_in = |(buckets, granularity): (&BucketEpochs, PrefixGranularity)| {
             // Similar policies share a granularity: of the others nothing is read.
-            since < buckets.latest && buckets.is(granularity.bucket_of(direction, flow), since)
+            since < buckets.latest && buckets.changed(granularity.bucket_of(direction, flow), since)
         };
         since < self.all || self.granularities.iter().zip(PrefixGranularity::ALL).any(is_stale_in)
     }
@@ -67,7 +67,7 @@ impl BucketEpochs {
     }
 
     #[inline]
-    fn is(&self, bucket: u16, since: u16) -> bool {
+    fn changed(&self, bucket: u16, since: u16) -> bool {
         self.each.get(usize::from(bucket)).is_some_and(|latest| since < *latest)
     }
 }

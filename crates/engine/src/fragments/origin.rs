@@ -17,7 +17,7 @@ pub(crate) type SaSeqs = [u64; MAX_DEPTH];
 pub(crate) struct FragmentOrigin {
     pub(super) kin: Vec<SaFamily>,
     /// Which SAs of the family.
-    pub(super) turns: SaSeqs,
+    pub(super) insertion_seqs: SaSeqs,
 }
 
 /// Properties that an SA shares with its successor after a rekey: the same peer, policy and filter
@@ -70,10 +70,10 @@ impl SaFamily {
 #[cfg(test)]
 impl SaFamily {
     /// An SA without a family.
-    pub(super) fn alone(turn: u64) -> Self {
+    pub(super) fn alone(insertion_seq: u64) -> Self {
         let nowhere = IpAddr::from([0; 4]);
         Self {
-            alone: Some(turn),
+            alone: Some(insertion_seq),
             reqid: Reqid(0),
             ends: (nowhere, nowhere),
             protocol: SaProtocol::Esp,
@@ -94,8 +94,8 @@ impl SaFamily {
 impl<'a> FromIterator<&'a Sa> for FragmentOrigin {
     fn from_iter<T: IntoIterator<Item = &'a Sa>>(states: T) -> Self {
         let mut origin = Self::default();
-        for (turn, sa) in origin.turns.iter_mut().zip(states) {
-            *turn = sa.insertion_seq();
+        for (insertion_seq, sa) in origin.insertion_seqs.iter_mut().zip(states) {
+            *insertion_seq = sa.insertion_seq();
             origin.kin.push(SaFamily::of(sa));
         }
         origin

@@ -119,7 +119,7 @@ impl Reassembly {
             }
         };
         let (mut datagram, seat, mut evicted) = self.take(key, origin, now, pool);
-        datagram.note(origin.turns);
+        datagram.note(origin.insertion_seqs);
         let outcome = match datagram.insert(piece, pool) {
             // Plus the refused fragment itself.
             InsertResult::Conflict => Reassembled::Aborted { pieces: datagram.give_up(pool) + 1 },
@@ -148,7 +148,7 @@ impl Reassembly {
     ) -> (PartialDatagram, usize, u64) {
         let place = self.places.get(&origin.kin).copied();
         let shelf = place.and_then(|place| Some((place, self.queues.get(&place)?)));
-        let new = PartialDatagram::new(key, now, origin.turns);
+        let new = PartialDatagram::new(key, now, origin.insertion_seqs);
         let Some((place, shelf)) = shelf else { return (new, 0, 0) };
         let (waiting, known) =
             (shelf.waiting.len(), shelf.waiting.iter().position(|other| other.key == key));

@@ -35,14 +35,14 @@ impl Sa {
 
     /// Whether a device counts its packets.
     #[must_use]
-    pub fn counts_elsewhere(&self) -> bool {
+    pub fn device_counts(&self) -> bool {
         self.packet_device().is_some()
     }
 
     /// Whether it has limits and a device's counters are to be checked against them.
-    pub(crate) fn looks_elsewhere(&self) -> bool {
+    pub(crate) fn has_device_limits(&self) -> bool {
         let LifetimeLimits { bytes, packets, .. } = self.shared.limits;
         let ends = |budget: SoftHardLimit| budget.soft.min(budget.hard) != u64::MAX;
-        self.counts_elsewhere() && (ends(bytes) || ends(packets))
+        self.device_counts() && (ends(bytes) || ends(packets))
     }
 }

@@ -49,7 +49,7 @@ impl Sa {
         };
         let mut new = Arc::new(Self {
             name: SaNames::new(self.id(), self.source()),
-            turn: self.insertion_seq().into(),
+            insertion_seq: self.insertion_seq().into(),
             active: OnceBox::with_value(Box::new(Active::Of(Arc::clone(first)))),
             sequence: Sequence::new(0, 0),
             shared: words,
@@ -102,7 +102,7 @@ impl Sa {
                 usage: SaUsage::new(Lifecycle::Valid),
                 key: OnceLock::new(),
                 replay: ReplayWindow::new(words.window, numbers(words), received)
-                    .kept(&words.keeper, words.keeper.claim(self)),
+                    .with_keeper(&words.keeper, words.keeper.claim(self)),
                 ivs: IvPrefixes::default(),
                 aevents: AeventState::new(sent, received, self.added()),
                 heir: OnceBox::new(),

@@ -38,10 +38,10 @@ impl Sa {
         self.live_if_used().map_or(0, |live| live.replay.highest())
     }
 
-    /// The cell where the highest number received outlives the process, if there is one.
+    /// Where the highest number received outlives the process, if there is one.
     #[must_use]
-    pub fn received_cell(&self) -> Option<&'static AtomicU64> {
-        self.live_if_used().and_then(|live| live.replay.cell())
+    pub fn shared_head(&self) -> Option<&'static AtomicU64> {
+        self.live_if_used().and_then(|live| live.replay.shared_head())
     }
 
     /// The number up to which it accepts packets; `u64::MAX` without a

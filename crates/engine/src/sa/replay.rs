@@ -48,15 +48,15 @@ pub struct ReplayWindow {
     /// The highest number accepted; only rises.
     head: AtomicU64,
     /// Numbers above it take the slow path: they come near `edge`.
-    near: AtomicU64,
+    near_edge: AtomicU64,
     window: u32,
     numbers: SeqWidth,
     /// A power of two of words, more than the blocks that a window can touch; empty without a
     /// replay check.
     ring: Box<[AtomicU64]>,
     /// Where the highest number outlives the process.
-    cell: Option<&'static AtomicU64>,
-    kept: Option<Box<PersistentWindow>>,
+    shared_head: Option<&'static AtomicU64>,
+    stored: Option<Box<PersistentWindow>>,
 }
 
 /// Extension of a window whose numbers are kept across restarts.
@@ -69,8 +69,8 @@ struct PersistentWindow {
     /// Numbers up to this may have been received before a restart.
     restart: AtomicU64,
     keeper: ReplayKeeper,
-    /// Releases the cell when the window is dropped.
-    _cell: Option<SharedHead>,
+    /// Releases it when the window is dropped.
+    _shared_head: Option<SharedHead>,
 }
 
 /// Numbers that a new SA may receive before its owner has reserved any. A peer may begin at full
@@ -115,7 +115,7 @@ impl UncheckedSeq {
 impl ReplayWindow {
     /// Bytes at its beginning that every packet reads.
     #[cfg(test)]
-    pub(super) const READ: usize = std::mem::offset_of!(Self, kept);
+    pub(super) const READ: usize = std::mem::offset_of!(Self, stored);
 
     /// A window of `window` packets (at most [`MAX_WINDOW`]; 0 switches the check off) in which all
     /// numbers up to `received` count as received.
@@ -124,29 +124,29 @@ impl ReplayWindow {
         let window = window.min(MAX_WINDOW);
         Self {
             head: AtomicU64::new(received),
-            near: AtomicU64::new(u64::MAX),
+            near_edge: AtomicU64::new(u64::MAX),
             window,
             numbers,
             ring: ring(window, received),
-            cell: None,
-            kept: None,
+            shared_head: None,
+            stored: None,
         }
     }
 
     /// The same for an SA whose received numbers are kept across restarts: it accepts
     /// [`FIRST_RESERVED`] more before some are [reserved](ReplayWindow::reserve). Without a replay
     /// check there is nothing to keep.
-    pub(super) fn kept(mut self, keeper: &ReplayKeeper, cell: Option<SharedHead>) -> Self {
+    pub(super) fn with_keeper(mut self, keeper: &ReplayKeeper, head: Option<SharedHead>) -> Self {
         if self.window == 0 || !keeper.is_some() {
             return self;
         }
-        self.cell = cell.as_ref().map(SharedHead::number);
-        self.kept = Some(Box::new(PersistentWindow {
+        self.shared_head = head.as_ref().map(SharedHead::number);
+        self.stored = Some(Box::new(PersistentWindow {
             edge: AtomicU64::new(0),
             wanted: AtomicU64::new(0),
             restart: AtomicU64::new(0),
             keeper: keeper.clone(),
-            _cell: cell,
+            _shared_head: head,
         }));
         let received = self.highest();
         self.note(received);
@@ -158,19 +158,19 @@ impl ReplayWindow {
     /// enough of what is left is used (`near_edge`), the owner is woken
     /// ([`ReplayStore::wake`](super::replay_store::ReplayStore::wake)).
     pub fn reserve(&self, edge: u64) {
-        let Some(kept) = &self.kept else { return };
+        let Some(stored) = &self.stored else { return };
         let head = self.highest();
-        kept.edge.store(edge, Ordering::Relaxed);
-        self.near.store(near_edge(head, edge), Ordering::Relaxed);
+        stored.edge.store(edge, Ordering::Relaxed);
+        self.near_edge.store(near_edge(head, edge), Ordering::Relaxed);
     }
 
     /// The owner was woken but cannot reserve more yet: wake it again when half of what is left is
     /// used.
     pub fn raise_edge(&self) {
-        let Some(kept) = &self.kept else { return };
-        let (head, edge) = (self.highest(), kept.edge.load(Ordering::Relaxed));
-        if head < edge && self.near.load(Ordering::Relaxed) >= edge {
-            self.near.store(head + (edge - head) / 2, Ordering::Relaxed);
+        let Some(stored) = &self.stored else { return };
+        let (head, edge) = (self.highest(), stored.edge.load(Ordering::Relaxed));
+        if head < edge && self.near_edge.load(Ordering::Relaxed) >= edge {
+            self.near_edge.store(head + (edge - head) / 2, Ordering::Relaxed);
         }
     }
 
@@ -178,39 +178,39 @@ impl ReplayWindow {
     /// begins there.
     #[must_use]
     pub fn wanted(&self) -> u64 {
-        let wanted = self.kept.as_ref().map_or(0, |kept| kept.wanted.load(Ordering::Relaxed));
+        let wanted = self.stored.as_ref().map_or(0, |stored| stored.wanted.load(Ordering::Relaxed));
         self.highest().max(wanted)
     }
 
     /// The reserved edge; `u64::MAX` without a [`ReplayStore`](super::replay_store::ReplayStore).
     #[must_use]
     pub fn reserved(&self) -> u64 {
-        self.kept.as_ref().map_or(u64::MAX, |kept| kept.edge.load(Ordering::Relaxed))
+        self.stored.as_ref().map_or(u64::MAX, |stored| stored.edge.load(Ordering::Relaxed))
     }
 
     /// Where the highest number outlives the process.
     #[must_use]
-    pub const fn cell(&self) -> Option<&'static AtomicU64> {
-        self.cell
+    pub const fn shared_head(&self) -> Option<&'static AtomicU64> {
+        self.shared_head
     }
 
     /// Highest number that may have been received before a restart; 0 without one.
     #[must_use]
     pub fn restarted_at(&self) -> u64 {
-        self.kept.as_ref().map_or(0, |kept| kept.restart.load(Ordering::Relaxed))
+        self.stored.as_ref().map_or(0, |stored| stored.restart.load(Ordering::Relaxed))
     }
 
     /// For a window on a device, which refused this number for being above the edge. Wakes the
     /// owner if this number or the received ones are near the edge.
     pub(super) fn request_edge(&self, number: u64) {
-        let Some(kept) = &self.kept else { return };
-        let is_news = kept.wanted.fetch_max(number, Ordering::Relaxed) < number;
-        let edge = kept.edge.load(Ordering::Relaxed);
-        let is_near = self.highest() > self.near.load(Ordering::Relaxed)
-            && self.near.swap(edge, Ordering::Relaxed) < edge;
+        let Some(stored) = &self.stored else { return };
+        let is_news = stored.wanted.fetch_max(number, Ordering::Relaxed) < number;
+        let edge = stored.edge.load(Ordering::Relaxed);
+        let is_near = self.highest() > self.near_edge.load(Ordering::Relaxed)
+            && self.near_edge.swap(edge, Ordering::Relaxed) < edge;
         // Once per number, so that a disk that takes no writes keeps nobody busy.
         if is_near || is_news && number > edge {
-            kept.keeper.wake();
+            stored.keeper.wake();
         }
     }
 
@@ -222,26 +222,26 @@ impl ReplayWindow {
             self.mark_received(received, oldest..=received);
         }
         self.note(received);
-        if let Some(kept) = &self.kept {
-            kept.restart.fetch_max(received, Ordering::Relaxed);
+        if let Some(stored) = &self.stored {
+            stored.restart.fetch_max(received, Ordering::Relaxed);
         }
     }
 
     /// A number near the reserved edge, or beyond.
     #[cold]
     fn approach(&self, number: u64) -> Result<(), DropReason> {
-        let Some(kept) = &self.kept else { return Ok(()) };
-        let edge = kept.edge.load(Ordering::Relaxed);
+        let Some(stored) = &self.stored else { return Ok(()) };
+        let edge = stored.edge.load(Ordering::Relaxed);
         // Once: until the owner has moved the edge, numbers up to it take the fast path.
-        if self.near.swap(edge, Ordering::Relaxed) < edge {
-            kept.keeper.wake();
+        if self.near_edge.swap(edge, Ordering::Relaxed) < edge {
+            stored.keeper.wake();
         }
         if number <= edge {
             return Ok(());
         }
         // The peer continued far above, as after its own crash: the owner reserves from there.
-        kept.wanted.fetch_max(number, Ordering::Relaxed);
-        kept.keeper.wake();
+        stored.wanted.fetch_max(number, Ordering::Relaxed);
+        stored.keeper.wake();
         Err(DropReason::InReplayReserve)
     }
 
@@ -258,10 +258,10 @@ impl ReplayWindow {
     #[inline]
     fn note(&self, number: u64) {
         self.head.fetch_max(number, Ordering::AcqRel);
-        if let Some(cell) = self.cell {
+        if let Some(shared_head) = self.shared_head {
             // The packet has not been delivered yet: a crash before this loses it, one after this
             // refuses it.
-            cell.fetch_max(number, Ordering::Relaxed);
+            shared_head.fetch_max(number, Ordering::Relaxed);
         }
     }
 
@@ -308,7 +308,7 @@ impl ReplayWindow {
     /// [`DropReason::InTooOld`], [`DropReason::InReplay`] as for [`ReplayWindow::check`].
     #[inline]
     pub fn accept(&self, UncheckedSeq(number): UncheckedSeq) -> Result<(), DropReason> {
-        if number > self.near.load(Ordering::Relaxed) {
+        if number > self.near_edge.load(Ordering::Relaxed) {
             self.approach(number)?;
         }
         self.take(number)
@@ -370,7 +370,7 @@ impl ReplayWindow {
         }
         let lowest = block * BLOCK_BITS + u64::from(spot.bit.trailing_zeros());
         let highest = block * BLOCK_BITS + u64::from(spot.bit.ilog2());
-        if highest > self.near.load(Ordering::Relaxed) && self.approach(highest).is_err() {
+        if highest > self.near_edge.load(Ordering::Relaxed) && self.approach(highest).is_err() {
             return 0;
         }
         let word = &self.ring[spot.slot];

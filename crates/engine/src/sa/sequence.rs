@@ -113,7 +113,7 @@ impl Sequence {
         let wanted = u64::from(count.max(1));
         let last = self.last.load(Ordering::Relaxed);
         if last >= self.ceiling.load(Ordering::Relaxed) {
-            return Err(self.lack());
+            return Err(self.shortage());
         }
         let taken = if last < NEAR_WRAP {
             self.last.fetch_add(wanted, Ordering::Relaxed)
@@ -130,7 +130,7 @@ impl Sequence {
 
     /// Why [`Sequence::take`] gave fewer numbers than requested.
     #[cold]
-    pub(crate) fn lack(&self) -> DropReason {
+    pub(crate) fn shortage(&self) -> DropReason {
         if self.last.load(Ordering::Relaxed) >= self.limit {
             DropReason::OutSequenceOverflow
         } else {

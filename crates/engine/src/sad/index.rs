@@ -116,7 +116,7 @@ impl<K: IndexKey> Index<K> {
         });
     }
 
-    /// Replaces an older generation with the same key and turn.
+    /// Replaces an older generation with the same key and insertion number.
     pub(super) fn replace(&mut self, new: &Arc<Sa>) {
         let hash_source = self.hash_source();
         let hash = hash_source.hash(new);

@@ -16,7 +16,7 @@ pub(super) struct Page {
     groups: Option<Box<Vec<SameHashGroup>>>,
 }
 
-/// More than [`MAX_SAME_HASH`] SAs with one hash, by turn.
+/// More than [`MAX_SAME_HASH`] SAs with one hash, by insertion number.
 #[derive(Clone, Debug)]
 struct SameHashGroup {
     hash: u64,
@@ -37,8 +37,8 @@ pub(super) trait HashSource {
     fn hash(&self, sa: &Sa) -> u64;
 }
 
-/// Hashes SAs by their turn, which is unique.
-struct ByTurn;
+/// Hashes SAs by their insertion number, which is unique.
+struct ByInsertionSeq;
 
 const BUCKETS: usize = 4;
 /// Up to this many SAs with one hash stay in buckets.
@@ -125,14 +125,14 @@ impl Page {
         self.add_group(group);
     }
 
-    /// Removes the SA with a hash and a turn, if present.
-    pub(super) fn remove(&mut self, hash: u64, turn: u64, hash_source: &dyn HashSource) {
-        if self.take(hash, hash_source, &|sa| sa.insertion_seq() == turn).is_some() {
+    /// Removes the SA with a hash and an insertion number, if present.
+    pub(super) fn remove(&mut self, hash: u64, seq: u64, hash_source: &dyn HashSource) {
+        if self.take(hash, hash_source, &|sa| sa.insertion_seq() == seq).is_some() {
             return;
         }
         let Some(groups) = &mut self.groups else { return };
         let Some(at) = groups.iter().position(|group| group.hash == hash) else { return };
-        groups[at].remove(turn);
+        groups[at].remove(seq);
         // Half the limit, so that changes at the limit stay cheap.
         if groups[at].len > MAX_SAME_HASH / 2 {
             return;
@@ -151,19 +151,19 @@ impl Page {
         }
     }
 
-    /// Replaces the SA with a hash and turn by another generation.
+    /// Replaces the SA with a hash and an insertion number by another generation.
     pub(super) fn replace(&mut self, hash: u64, new: &Arc<Sa>) {
-        let turn = new.insertion_seq();
+        let seq = new.insertion_seq();
         let both = [home(hash), next_of(hash)];
         for at in both {
-            if let Some(sa) = self.buckets[at].states_mut().find(|sa| sa.insertion_seq() == turn) {
+            if let Some(sa) = self.buckets[at].states_mut().find(|sa| sa.insertion_seq() == seq) {
                 *sa = Arc::clone(new);
                 return;
             }
         }
         if let Some(group) = self.group(hash) {
-            let hash = ByTurn.hash(new);
-            group.tree.change(hash, &ByTurn, &mut |page| page.replace(hash, new));
+            let hash = ByInsertionSeq.hash(new);
+            group.tree.change(hash, &ByInsertionSeq, &mut |page| page.replace(hash, new));
         }
     }
 
@@ -280,27 +280,28 @@ impl Clone for Page {
 
 impl SameHashGroup {
     fn add(&mut self, sa: &Arc<Sa>) {
-        self.tree.add(ByTurn.hash(sa), sa, &ByTurn);
+        self.tree.add(ByInsertionSeq.hash(sa), sa, &ByInsertionSeq);
         self.len += 1;
     }
 
-    /// Removes the SA with a turn, which is present.
-    fn remove(&mut self, turn: u64) {
-        let hash = hash_turn(turn);
-        self.tree.change(hash, &ByTurn, &mut |page| page.remove(hash, turn, &ByTurn));
+    /// Removes the SA with an insertion number, which is present.
+    fn remove(&mut self, seq: u64) {
+        let hash = hash_seq(seq);
+        self.tree
+            .change(hash, &ByInsertionSeq, &mut |page| page.remove(hash, seq, &ByInsertionSeq));
         self.len -= 1;
     }
 }
 
-impl HashSource for ByTurn {
+impl HashSource for ByInsertionSeq {
     fn hash(&self, sa: &Sa) -> u64 {
-        hash_turn(sa.insertion_seq())
+        hash_seq(sa.insertion_seq())
     }
 }
 
 /// A bijection: multiplication by an odd number.
-const fn hash_turn(turn: u64) -> u64 {
-    turn.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+const fn hash_seq(seq: u64) -> u64 {
+    seq.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 #[inline]

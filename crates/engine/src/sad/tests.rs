@@ -437,7 +437,7 @@ fn sad_prefetch_skips_same_hash_groups() {
     };
     let counts = (1..=100).map(|spi| {
         let sa = sa(sample("10.0.0.2", spi), 0);
-        sa.set_turn(spi.into());
+        sa.set_insertion_seq(spi.into());
         page.add(7, &sa, &Alike);
         seen(&page)
     });

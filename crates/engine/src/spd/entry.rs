@@ -30,7 +30,7 @@ pub struct PolicyEntry {
     shared: Arc<SharedFields>,
     added: u32,
     /// Lower half of the insertion number; the shared fields have the upper one.
-    age: u32,
+    insertion_seq: u32,
     inline: InlineFields,
 }
 
@@ -49,7 +49,7 @@ impl Eq for PolicyEntry {}
 pub struct PolicyPrecedence {
     software: bool,
     priority: Priority,
-    age: u64,
+    insertion_seq: u64,
 }
 
 /// What the store assigns to a new policy.
@@ -57,7 +57,7 @@ pub struct PolicyPrecedence {
 pub(crate) struct NewEntry {
     pub(crate) index: PolicyIndex,
     pub(crate) slot: u32,
-    pub(crate) age: u64,
+    pub(crate) insertion_seq: u64,
     pub(crate) added: Moment,
     pub(crate) shared: Arc<SharedFields>,
 }
@@ -85,7 +85,7 @@ impl PolicyPrecedence {
     /// its number.
     #[must_use]
     pub const fn insertion_seq(self) -> u64 {
-        self.age
+        self.insertion_seq
     }
 }
 
@@ -102,14 +102,14 @@ fn seconds(moment: Moment) -> u32 {
 const NEVER: u32 = u32::MAX;
 
 #[expect(clippy::cast_possible_truncation, reason = "the shared have the upper half")]
-const fn lower_half(age: u64) -> u32 {
-    age as u32
+const fn lower_half(insertion_seq: u64) -> u32 {
+    insertion_seq as u32
 }
 
 impl PolicyEntry {
     /// A policy with its shared fields.
     pub(crate) fn new(policy: &Policy, admission: NewEntry) -> Self {
-        let NewEntry { index, slot, age, added, shared } = admission;
+        let NewEntry { index, slot, insertion_seq, added, shared } = admission;
         Self {
             priority: policy.priority,
             answer: VerdictId::of(slot, policy.action, &policy.templates),
@@ -118,7 +118,7 @@ impl PolicyEntry {
             bytes: AtomicU64::new(0),
             packets: AtomicU64::new(0),
             added: seconds(added),
-            age: lower_half(age),
+            insertion_seq: lower_half(insertion_seq),
             inline: InlineFields::of(&shared.layout.bytes(policy)),
             shared,
         }
@@ -276,8 +276,9 @@ impl PolicyEntry {
     #[must_use]
     #[inline]
     pub fn precedence(&self) -> PolicyPrecedence {
-        let age = u64::from(self.shared.epoch) << u32::BITS | u64::from(self.age);
-        PolicyPrecedence { software: self.shared.is_software(), priority: self.priority, age }
+        let (software, priority) = (self.shared.is_software(), self.priority);
+        let [low, high] = [self.insertion_seq, self.shared.epoch].map(u64::from);
+        PolicyPrecedence { software, priority, insertion_seq: high << u32::BITS | low }
     }
 
     /// When it was added, in whole seconds.

@@ -31,7 +31,7 @@ pub(crate) struct PolicyStore {
     order: PolicyOrder,
     hasher: RandomState,
     shared: SharedFieldsTable,
-    age: u64,
+    last_seq: u64,
     serial: u32,
 }
 
@@ -40,8 +40,8 @@ type Entries = Vec<Option<Arc<PolicyEntry>>>;
 /// Position of a policy: by index, in match order, and in dump order.
 struct ListPosition {
     index: PolicyIndex,
-    age: u64,
-    seq: u64,
+    match_seq: u64,
+    dump_seq: u64,
 }
 
 /// What identifies a policy.
@@ -59,8 +59,9 @@ impl PolicyStore {
         if self.named(&name(policy)).is_some() {
             return Err(Error::Exists);
         }
-        let (index, age) = (self.index(policy), self.next_age());
-        Ok(self.insert(policy, device, ListPosition { index, age, seq: age }, now))
+        let (index, seq) = (self.index(policy), self.next_seq());
+        let position = ListPosition { index, match_seq: seq, dump_seq: seq };
+        Ok(self.insert(policy, device, position, now))
     }
 
     /// Adds a policy that was removed, with its old index, position and time.
@@ -69,8 +70,8 @@ impl PolicyStore {
         if self.named(&name(&policy)).is_some() {
             return Err(Error::Exists);
         }
-        let (index, age) = (self.index(&policy), entry.precedence().insertion_seq());
-        let position = ListPosition { index, age, seq: age };
+        let (index, seq) = (self.index(&policy), entry.precedence().insertion_seq());
+        let position = ListPosition { index, match_seq: seq, dump_seq: seq };
         let restored = self.insert(&policy, entry.device(), position, entry.added());
         restored.set_counts(entry.packets(), entry.bytes(), entry.last_used());
         Ok(restored)
@@ -94,9 +95,9 @@ impl PolicyStore {
         }
         let place =
             old.as_ref().map(|old| old.precedence()).filter(|old| old.is_equal_rank(policy));
-        let seq = self.next_age();
-        let position =
-            ListPosition { index, age: place.map_or(seq, |old| old.insertion_seq()), seq };
+        let dump_seq = self.next_seq();
+        let match_seq = place.map_or(dump_seq, |old| old.insertion_seq());
+        let position = ListPosition { index, match_seq, dump_seq };
         Ok((self.insert(policy, device, position, now), old))
     }
 
@@ -124,7 +125,7 @@ impl PolicyStore {
         &self,
         cursor: PolicyCursor,
     ) -> impl Iterator<Item = (PolicyCursor, &Arc<PolicyEntry>)> {
-        let slots = self.order.from(cursor, |slot| age_in(&self.entries, slot));
+        let slots = self.order.from(cursor, |slot| seq_in(&self.entries, slot));
         slots.filter_map(|(cursor, slot)| self.held(slot).map(|entry| (cursor, entry)))
     }
 
@@ -140,7 +141,7 @@ impl PolicyStore {
         self.by_name.remove(self.hash(&name_of(entry)), slot);
         self.by_index.remove(number(entry.index()), slot);
         self.shared.release(entry.shared());
-        self.order.remove(slot, |slot| age_in(&self.entries, slot));
+        self.order.remove(slot, |slot| seq_in(&self.entries, slot));
         self.entries[slot as usize] = None;
         self.free_slots.push(slot);
     }
@@ -156,9 +157,9 @@ impl PolicyStore {
             self.entries.push(None);
             u32::try_from(self.entries.len() - 1).unwrap_or(u32::MAX)
         });
-        let ListPosition { index, age, seq } = position;
-        let shared = self.shared.share(policy, device, age);
-        let admission = NewEntry { index, slot, age, added: now, shared };
+        let ListPosition { index, match_seq, dump_seq } = position;
+        let shared = self.shared.share(policy, device, match_seq);
+        let admission = NewEntry { index, slot, insertion_seq: match_seq, added: now, shared };
         let entry = Arc::new(PolicyEntry::new(policy, admission));
         let Self { entries, hasher, .. } = self;
         entries[slot as usize] = Some(Arc::clone(&entry));
@@ -166,14 +167,14 @@ impl PolicyStore {
         let name_hash = |slot| held(slot).map_or(0, |entry| hasher.hash_one(name_of(entry)));
         self.by_name.insert(slot, name_hash);
         self.by_index.insert(slot, |slot| held(slot).map_or(0, |entry| number(entry.index())));
-        self.order.insert(seq, slot, |slot| age_in(entries, slot));
+        self.order.insert(dump_seq, slot, |slot| seq_in(entries, slot));
         entry
     }
 
     /// The next insertion number.
-    const fn next_age(&mut self) -> u64 {
-        self.age += 1;
-        self.age
+    const fn next_seq(&mut self) -> u64 {
+        self.last_seq += 1;
+        self.last_seq
     }
 
     /// The requested index if free, else the next free one.
@@ -213,7 +214,7 @@ fn number(index: PolicyIndex) -> u64 {
 }
 
 /// Insertion number of the policy in a slot.
-fn age_in(entries: &Entries, slot: u32) -> u64 {
+fn seq_in(entries: &Entries, slot: u32) -> u64 {
     let entry = entries.get(slot as usize).and_then(Option::as_ref);
     entry.map_or(0, |entry| entry.precedence().insertion_seq())
 }

@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use uxfrm_crypto::{KeyMaterial, Transform};
 use uxfrm_engine::sa::config::SaFlags;
 use uxfrm_engine::{
-    Action, DeviceId, DeviceMark, DeviceStatus, Direction, DropReason, Event, Family, HostPort,
+    Action, DeviceId, DeviceMetadata, DeviceStatus, Direction, DropReason, Event, Family, HostPort,
     HostView, IfId, Mark, Mode, OffloadKind, PathMtus, Policy, PolicyKey, PolicyKind, PolicyName,
     PortMask, Priority, ReceivedPacket, SaConfig, SaTransform, Settings, UdpEncapKind, UdpSuper,
 };
@@ -553,14 +553,14 @@ fn matching_packet_with_foreign_device_mark_is_dropped() {
         assert_eq!(pair.right.inbound(wire).len(), 1);
     }
     let packet = pair.left.outbound(vec![datagram()]).0.remove(0);
-    let mark = Some(DeviceMark {
+    let metadata = Some(DeviceMetadata {
         device: DeviceId(9),
         handle: None,
         kind: OffloadKind::Crypto,
         status: DeviceStatus::Success,
         high: 0,
     });
-    assert!(pair.right.inbound_from_device(vec![ReceivedPacket { packet, mark }]).is_empty());
+    assert!(pair.right.inbound_from_device(vec![ReceivedPacket { packet, metadata }]).is_empty());
     assert_eq!(pair.right.reasons(), [(DropReason::InDeviceMark, 1)]);
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use uxfrm_engine::{
-    DeviceId, DeviceMark, DeviceStatus, DropReason, Event, HostPort, Mode, OffloadKind,
+    DeviceId, DeviceMetadata, DeviceStatus, DropReason, Event, HostPort, Mode, OffloadKind,
     ReceivedPacket, Settings, SoftHardLimit, UdpSuper,
 };
 use uxfrm_packet::{Checksum, PacketBuf, Protocol, Segments};
@@ -175,7 +175,7 @@ fn run_with_foreign_device_mark_is_dropped() {
         let wire = pair.left.outbound((0..40).map(datagram).collect()).0;
         assert_eq!(pair.right.inbound(wire).len(), 40);
     }
-    let mark = Some(DeviceMark {
+    let metadata = Some(DeviceMetadata {
         device: DeviceId(9),
         handle: None,
         kind: OffloadKind::Crypto,
@@ -183,7 +183,7 @@ fn run_with_foreign_device_mark_is_dropped() {
         high: 0,
     });
     let wire = pair.left.outbound((0..40).map(datagram).collect()).0;
-    let received = wire.into_iter().map(|packet| ReceivedPacket { packet, mark });
+    let received = wire.into_iter().map(|packet| ReceivedPacket { packet, metadata });
     assert!(pair.right.inbound_from_device(received.collect()).is_empty());
     assert_eq!(pair.right.reasons(), [(DropReason::InDeviceMark, 40)]);
 }

@@ -1,7 +1,7 @@
 //! Who may come in that a device received.
 
 use uxfrm_engine::{
-    DeviceMark, DeviceStatus, Direction, DropReason, Handle, Mark, OffloadKind, Policy,
+    DeviceMetadata, DeviceStatus, Direction, DropReason, Handle, Mark, OffloadKind, Policy,
     ReceivedPacket, Reqid, SaConfig, SaId, Spi,
 };
 use uxfrm_packet::{Checksum, PacketBuf};
@@ -47,10 +47,10 @@ fn right(kind: OffloadKind) -> (TestGateway, Nics) {
 fn fate(
     right: &mut TestGateway,
     packet: PacketBuf,
-    mark: Option<DeviceMark>,
+    metadata: Option<DeviceMetadata>,
 ) -> Result<(), DropReason> {
     let before = right.reasons();
-    let count = right.inbound_from_device(vec![ReceivedPacket { packet, mark }]).len();
+    let count = right.inbound_from_device(vec![ReceivedPacket { packet, metadata }]).len();
     right.assert_packets_accounted();
     let told = right.reasons().into_iter().find(|reason| !before.contains(reason));
     match (count, told) {
@@ -86,7 +86,7 @@ fn unmarked_packets_beside_marked_ones_are_opened() {
     let mut opened = all_sealed(true, 12);
     let mut closed = all_sealed(false, 6).split_off(3);
     let marked = |packets: Vec<PacketBuf>| {
-        let marked = |packet| ReceivedPacket { packet, mark: Some(good) };
+        let marked = |packet| ReceivedPacket { packet, metadata: Some(good) };
         packets.into_iter().map(marked).collect::<Vec<_>>()
     };
     let rest = opened.split_off(6);
@@ -115,7 +115,7 @@ fn foreign_mark_on_matching_packet_is_refused() {
     let mut closed = all_sealed(false, 9);
     let last = closed.split_off(6);
     assert_eq!(gateway.inbound(closed).len(), 6);
-    let marked = last.into_iter().map(|packet| ReceivedPacket { packet, mark: Some(handle) });
+    let marked = last.into_iter().map(|packet| ReceivedPacket { packet, metadata: Some(handle) });
     assert!(gateway.inbound_from_device(marked.collect()).is_empty());
     assert_eq!(gateway.reasons(), [(DropReason::InDeviceMark, 3)]);
 }
@@ -132,18 +132,18 @@ fn plain_packet_needs_mark_of_right_sa() {
     assert_eq!(right.drops(DropReason::InDeviceUnmarked), 2);
     let refused = Err(DropReason::InDeviceMark);
     for (what, mark, expected) in [
-        ("unknown", DeviceMark { handle: Some(Handle(99)), ..good }, refused),
-        ("not told", DeviceMark { handle: None, ..good }, refused),
-        ("another device", DeviceMark { device: NIC1, ..good }, refused),
-        ("only decrypted", DeviceMark { kind: CRYPTO, ..good }, unmarked),
+        ("unknown", DeviceMetadata { handle: Some(Handle(99)), ..good }, refused),
+        ("not told", DeviceMetadata { handle: None, ..good }, refused),
+        ("another device", DeviceMetadata { device: NIC1, ..good }, refused),
+        ("only decrypted", DeviceMetadata { kind: CRYPTO, ..good }, unmarked),
         (
             "forged",
-            DeviceMark { status: DeviceStatus::AuthFailed, ..good },
+            DeviceMetadata { status: DeviceStatus::AuthFailed, ..good },
             Err(DropReason::InForged),
         ),
         (
             "failed",
-            DeviceMark { status: DeviceStatus::GenericError, ..good },
+            DeviceMetadata { status: DeviceStatus::GenericError, ..good },
             Err(DropReason::InDeviceError),
         ),
     ] {
@@ -161,7 +161,7 @@ fn device_verified_checksums_are_per_packet() {
     let marked = checksums.map(|checksum| {
         let mut packet = datagram();
         packet.checksum = checksum;
-        ReceivedPacket { packet, mark: good }
+        ReceivedPacket { packet, metadata: good }
     });
     let arrived = right.inbound_from_device(marked.into());
     assert!(arrived.iter().map(|packet| packet.checksum).eq(checksums));
@@ -174,14 +174,14 @@ fn device_verified_checksum_is_kept() {
     for checksum in [Checksum::Verified, Checksum::AsIs] {
         let mut packet = datagram();
         packet.checksum = checksum;
-        let received = vec![ReceivedPacket { packet, mark: Some(good) }];
+        let received = vec![ReceivedPacket { packet, metadata: Some(good) }];
         let [arrived] = right.inbound_from_device(received).try_into().unwrap();
         assert_eq!(arrived.checksum, checksum);
     }
     let mut sealed = sealed(false);
     sealed.checksum = Checksum::Verified;
     let (mut software, _) = self::right(CRYPTO);
-    let received = vec![ReceivedPacket { packet: sealed, mark: None }];
+    let received = vec![ReceivedPacket { packet: sealed, metadata: None }];
     let [arrived] = software.inbound_from_device(received).try_into().unwrap();
     assert_eq!(arrived.checksum, Checksum::AsIs, "that was of the packet around it");
 }
@@ -245,7 +245,7 @@ fn offloaded_policy_needs_sa_on_its_device() {
     let sa = SaConfig { offload: elsewhere, ..state(PACKET) };
     let sa = right.database.apply(right.now, |change| change.add_sa(sa)).unwrap();
     let handle = sa.attachment().unwrap().handle;
-    let mark = DeviceMark { device: NIC1, ..mark(PACKET, handle) };
+    let mark = DeviceMetadata { device: NIC1, ..mark(PACKET, handle) };
     assert_eq!(fate(&mut right, datagram(), Some(mark)), mismatch, "decrypted by another device");
 }
 
@@ -269,7 +269,7 @@ fn crypto_offload_skips_decryption_only() {
 #[test]
 fn mark_without_handle_must_match_spi() {
     let (mut right, _) = right(CRYPTO);
-    let untold = DeviceMark { handle: None, ..mark(CRYPTO, Handle(0)) };
+    let untold = DeviceMetadata { handle: None, ..mark(CRYPTO, Handle(0)) };
     assert_eq!(fate(&mut right, sealed(true), Some(untold)), Ok(()));
     let (mut software, _) = self::right(CRYPTO);
     let id = state(CRYPTO).id;
@@ -289,7 +289,7 @@ fn device_error_gives_drop_reason() {
         (DeviceStatus::InvalidProtocol, DropReason::InDeviceProtocol),
     ] {
         let (mut right, nics) = right(CRYPTO);
-        let mark = DeviceMark { status, ..mark(CRYPTO, nics.handle()) };
+        let mark = DeviceMetadata { status, ..mark(CRYPTO, nics.handle()) };
         assert_eq!(fate(&mut right, sealed(true), Some(mark)), Err(expected));
         let sa = right.database.snapshot().sad.iter().next().cloned().unwrap();
         let forged = u32::from(expected == DropReason::InForged);
@@ -325,11 +325,11 @@ fn mixed_batch_keeps_order_and_marks() {
         .collect();
     left.outbound(packets);
     let received = left.handed.drain(..).enumerate().map(|(number, handed)| match number % 3 {
-        0 => ReceivedPacket { packet: nics.encrypt(handed).unwrap(), mark: None },
-        1 => ReceivedPacket { packet: handed.packet, mark: Some(good) },
+        0 => ReceivedPacket { packet: nics.encrypt(handed).unwrap(), metadata: None },
+        1 => ReceivedPacket { packet: handed.packet, metadata: Some(good) },
         _ => ReceivedPacket {
             packet: handed.packet,
-            mark: Some(DeviceMark { status: DeviceStatus::AuthFailed, ..good }),
+            metadata: Some(DeviceMetadata { status: DeviceStatus::AuthFailed, ..good }),
         },
     });
     let there = right.inbound_from_device(received.collect());

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use uxfrm_crypto::{Backend, Crypter, Iv, SaKey, SealJob, SealStatus, SeqHigh};
 use uxfrm_engine::{
-    Attachment, DeviceId, DeviceMark, DeviceRefusal, DeviceSaCounters, DeviceStatus, Direction,
+    Attachment, DeviceId, DeviceMetadata, DeviceRefusal, DeviceSaCounters, DeviceStatus, Direction,
     Handle, IvPrefix, LifetimeLimits, Offload, OffloadDevices, OffloadKind, OffloadTask,
     OffloadedPacket, Policy, SaConfig, SaFlags, SaHistory, SaProgress, SaRequest, Segmentation,
 };
@@ -107,7 +107,7 @@ impl State {
         let iv = Iv::Counter(prefix.counter(number).unwrap());
         let mut jobs = [SealJob::in_place(&self.key, high, iv, esp)];
         Crypter::new().unwrap().seal(&mut jobs);
-        assert_eq!(jobs[0].verdict, SealStatus::Sealed);
+        assert_eq!(jobs[0].status, SealStatus::Sealed);
     }
 }
 
@@ -223,6 +223,12 @@ pub(crate) fn offload(kind: OffloadKind, device: &str, direction: Direction) -> 
 }
 
 /// What `nic0` says of a packet that it decrypted.
-pub(crate) fn mark(kind: OffloadKind, handle: Handle) -> DeviceMark {
-    DeviceMark { device: NIC0, handle: Some(handle), kind, status: DeviceStatus::Success, high: 0 }
+pub(crate) fn mark(kind: OffloadKind, handle: Handle) -> DeviceMetadata {
+    DeviceMetadata {
+        device: NIC0,
+        handle: Some(handle),
+        kind,
+        status: DeviceStatus::Success,
+        high: 0,
+    }
 }

@@ -24,10 +24,10 @@ fn path() -> UdpPath {
 }
 
 /// What is left of a burst of datagrams, and what was passed on, by first bytes.
-fn taken(train: &[&[u8]], room: usize) -> (Option<Vec<u8>>, Segments, Vec<usize>) {
-    let mut packet = PacketBuf::from_slice(&train.concat());
+fn taken(burst: &[&[u8]], room: usize) -> (Option<Vec<u8>>, Segments, Vec<usize>) {
+    let mut packet = PacketBuf::from_slice(&burst.concat());
     packet.udp = Some(path());
-    if train.len() > 1 {
+    if burst.len() > 1 {
         packet.segments = Segments::Burst { stride: 40 };
     }
     let (daemons, messages) = sync_channel(room);
@@ -40,23 +40,23 @@ fn taken(train: &[&[u8]], room: usize) -> (Option<Vec<u8>>, Segments, Vec<usize>
 
 #[test]
 fn ike_messages_are_removed_from_burst() {
-    let train = Segments::Burst { stride: 40 };
+    let burst = Segments::Burst { stride: 40 };
     let short = &IKE[..36];
     let last = &ESP[..20];
     type Case<'a> = (&'a [&'a [u8]], Option<Vec<u8>>, Segments, &'a [usize]);
     let cases: &[Case<'_>] = &[
         (&[&ESP], Some(ESP.to_vec()), Segments::One, &[]),
         (&[&IKE], None, Segments::One, &[40]),
-        (&[&ESP, &ESP, last], Some([&ESP[..], &ESP, last].concat()), train, &[]),
-        (&[&ESP, &IKE, last], Some([&ESP[..], last].concat()), train, &[40]),
-        (&[&IKE, &ESP, &IKE, &ESP, short], Some([ESP, ESP].concat()), train, &[40, 40, 36]),
+        (&[&ESP, &ESP, last], Some([&ESP[..], &ESP, last].concat()), burst, &[]),
+        (&[&ESP, &IKE, last], Some([&ESP[..], last].concat()), burst, &[40]),
+        (&[&IKE, &ESP, &IKE, &ESP, short], Some([ESP, ESP].concat()), burst, &[40, 40, 36]),
         (&[&IKE, &ESP], Some(ESP.to_vec()), Segments::One, &[40]),
         (&[&ESP, &IKE], Some(ESP.to_vec()), Segments::One, &[40]),
         (&[&IKE, last], Some(last.to_vec()), Segments::One, &[40]),
         (&[&IKE, &IKE], None, Segments::One, &[40, 40]),
     ];
-    for (number, (train, left, segments, handed)) in cases.iter().enumerate() {
-        let (kept, shape, lengths) = taken(train, 8);
+    for (number, (burst, left, segments, handed)) in cases.iter().enumerate() {
+        let (kept, shape, lengths) = taken(burst, 8);
         assert_eq!((&kept, &*lengths), (left, *handed), "case {number}");
         if kept.is_some() {
             assert_eq!(shape, *segments, "case {number}");

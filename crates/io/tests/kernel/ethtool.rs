@@ -4,7 +4,7 @@ use uxfrm_io::ethtool::{FeatureState, feature, set_features};
 use uxfrm_io::{Namespace, Port, Rtnetlink, Udp, UdpOptions};
 use uxfrm_packet::{Batch, Pool, UdpPath};
 
-use crate::udp::{datagrams, train};
+use crate::udp::{burst, datagrams};
 use crate::{in_namespace, prefix, receive_until};
 
 /// An end of the wire with an address and these features, and a socket there.
@@ -18,7 +18,7 @@ fn settle(address: &str, super_packets: FeatureState, gro: FeatureState) -> Udp 
     Udp::open(&UdpOptions::new(format!("{address}:4500").parse().unwrap())).unwrap()
 }
 
-/// In how many buffers a train of 40 datagrams arrives at the other end of a wire with these
+/// In how many buffers a burst of 40 datagrams arrives at the other end of a wire with these
 /// features.
 fn buffers(super_packets: FeatureState, gro: FeatureState) -> usize {
     let far = Namespace::new().unwrap();
@@ -27,7 +27,7 @@ fn buffers(super_packets: FeatureState, gro: FeatureState) -> usize {
     let mut receiver = far.enter(|| settle("192.0.2.2", super_packets, gro)).unwrap();
     let (local, remote) = (sender.local(), receiver.local());
     let path = UdpPath { local, remote, tos: 0, dont_fragment: true };
-    let mut batch: Batch = [train(40, 1000, path)].into_iter().collect();
+    let mut batch: Batch = [burst(40, 1000, path)].into_iter().collect();
     assert_eq!(sender.transmit(&mut batch, &mut Pool::new()).packets, 40);
     let got = receive_until(&mut receiver, |got| datagrams(got).len() == 40);
     assert_eq!(datagrams(&got).len(), 40);

@@ -33,9 +33,9 @@ impl Scene {
         Self { exchange, near, messages, far: open(far, false) }
     }
 
-    /// Sends a train of these datagrams to `here`; what the engine gets of it.
-    fn receive(&mut self, train: &[Vec<u8>], here: &str) -> Vec<u8> {
-        let mut packet = PacketBuf::from_slice(&train.concat());
+    /// Sends a burst of these datagrams to `here`; what the engine gets of it.
+    fn receive(&mut self, burst: &[Vec<u8>], here: &str) -> Vec<u8> {
+        let mut packet = PacketBuf::from_slice(&burst.concat());
         packet.segments = Segments::Burst { stride: STRIDE };
         packet.udp = Some(UdpPath {
             local: self.far.local(),
@@ -45,9 +45,9 @@ impl Scene {
         });
         let mut batch: Batch = [packet].into_iter().collect();
         let done = self.far.transmit(&mut batch, &mut Pool::new());
-        assert_eq!(done.packets, train.len() as u64, "{done:?}");
+        assert_eq!(done.packets, burst.len() as u64, "{done:?}");
         let got = receive_until(&mut self.near, |got| !got.is_empty());
-        assert_eq!(got.len(), 1, "one train arrives as one");
+        assert_eq!(got.len(), 1, "one burst arrives as one");
         got[0].bytes().to_vec()
     }
 

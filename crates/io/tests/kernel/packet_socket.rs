@@ -66,11 +66,11 @@ fn packet_socket_takes_only_frames_to_device_address() {
         let joined = packets::tcp_super("198.51.100.1:1", "203.0.113.1:2", &[7; 5000], 1000);
         let expected = joined.bytes().to_vec();
         frames.push(to(far_mac, EtherType::IPV4), joined);
-        let mut train = PacketBuf::from_slice(plain().bytes());
-        let len = train.len();
-        train.append(len).unwrap().copy_from_slice(plain().bytes());
-        train.segments = Segments::Burst { stride: u16::try_from(len).unwrap() };
-        frames.push(to(far_mac, EtherType::IPV4), train);
+        let mut burst = PacketBuf::from_slice(plain().bytes());
+        let len = burst.len();
+        burst.append(len).unwrap().copy_from_slice(plain().bytes());
+        burst.segments = Segments::Burst { stride: u16::try_from(len).unwrap() };
+        frames.push(to(far_mac, EtherType::IPV4), burst);
         let sent = sender.transmit(&mut frames, &mut pool);
         assert_eq!((sent.packets, sent.refused.packets()), (5 + 5 + 2, 0));
         let mut came = receive(&mut receiver, 4);

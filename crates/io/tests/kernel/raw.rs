@@ -25,12 +25,12 @@ fn ipv6(payload: &[u8]) -> Vec<u8> {
 
 fn round_trip(version: Version, packet: fn(&[u8]) -> Vec<u8>) {
     let mut port = Raw::open(&RawOptions { mark: 3, ..RawOptions::new(version) }).unwrap();
-    let mut train =
+    let mut burst =
         PacketBuf::from_slice(&[packet(&[1; 500]), packet(&[2; 500]), packet(&[3; 99])].concat());
     let stride = u16::try_from(packet(&[0; 500]).len()).unwrap();
-    train.segments = Segments::Burst { stride };
+    burst.segments = Segments::Burst { stride };
     let single = PacketBuf::from_slice(&packet(&[4; 5000]));
-    let mut batch: Batch = [train, single].into_iter().collect();
+    let mut batch: Batch = [burst, single].into_iter().collect();
     let done = port.transmit(&mut batch, &mut Pool::new());
     assert_eq!((done.packets, done.refused.packets()), (4, 0), "{done:?}");
     let got = receive_until(&mut port, |got| got.len() == 4);

@@ -118,10 +118,10 @@ fn udp_burst_crosses_tun_as_super_packet() {
                 tos: 0,
                 dont_fragment: true,
             };
-            let mut train = PacketBuf::from_slice(&[9; 10_500]);
-            train.segments = Segments::Burst { stride: 1000 };
-            train.udp = Some(path);
-            let (mut pool, mut batch) = (Pool::new(), [train].into_iter().collect::<Batch>());
+            let mut burst = PacketBuf::from_slice(&[9; 10_500]);
+            burst.segments = Segments::Burst { stride: 1000 };
+            burst.udp = Some(path);
+            let (mut pool, mut batch) = (Pool::new(), [burst].into_iter().collect::<Batch>());
             assert_eq!(sender.transmit(&mut batch, &mut pool).packets, 11);
             let is_train = |packet: &PacketBuf| packet.segments == Segments::Udp { size: 1000 };
             let got = receive_until(&mut near, |got| got.iter().any(is_train));

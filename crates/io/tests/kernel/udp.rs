@@ -16,8 +16,8 @@ fn socket(address: &str) -> Udp {
     Udp::open(&UdpOptions { mark: 7, ..UdpOptions::new(address.parse().unwrap()) }).unwrap()
 }
 
-/// A train whose every byte tells its packet's number.
-pub(crate) fn train(packets: u8, last: u16, path: UdpPath) -> PacketBuf {
+/// A burst whose every byte tells its packet's number.
+pub(crate) fn burst(packets: u8, last: u16, path: UdpPath) -> PacketBuf {
     let mut bytes: Vec<u8> = (0..packets).flat_map(|n| vec![n; usize::from(STRIDE)]).collect();
     bytes.truncate(bytes.len() - usize::from(STRIDE - last));
     let mut buf = PacketBuf::from_slice(&bytes);
@@ -26,7 +26,7 @@ pub(crate) fn train(packets: u8, last: u16, path: UdpPath) -> PacketBuf {
     buf
 }
 
-/// The datagrams of some buffers, trains taken apart.
+/// The datagrams of some buffers, bursts taken apart.
 pub(crate) fn datagrams(buffers: &[PacketBuf]) -> Vec<&[u8]> {
     let pieces = |buf: &PacketBuf| match buf.segments {
         Segments::Burst { stride } => usize::from(stride),
@@ -41,10 +41,10 @@ fn round_trip(here: &str, there: &str) {
     let local = SocketAddr::new(wildcard.parse().unwrap(), near.local().port());
     let path = UdpPath { local, remote: far.local(), tos: 0xba, dont_fragment: true };
     let mut batch: Batch = [
-        train(60, 300, path),
-        train(1, 77, UdpPath { tos: 0, ..path }),
-        train(3, 1000, UdpPath { dont_fragment: false, ..path }),
-        train(100, 1, path),
+        burst(60, 300, path),
+        burst(1, 77, UdpPath { tos: 0, ..path }),
+        burst(3, 1000, UdpPath { dont_fragment: false, ..path }),
+        burst(100, 1, path),
     ]
     .into_iter()
     .collect();
@@ -55,7 +55,7 @@ fn round_trip(here: &str, there: &str) {
 
     let got = receive_until(&mut far, |got| datagrams(got).len() >= 164);
     assert!(datagrams(&got).iter().copied().eq(sent.iter()), "in order and unchanged");
-    assert!(got.len() < 20, "UDP_GRO left them in trains: {} buffers", got.len());
+    assert!(got.len() < 20, "UDP_GRO left them in bursts: {} buffers", got.len());
     for buf in &got {
         let found = buf.udp.unwrap();
         assert_eq!((found.local, found.remote), (far.local(), near.local()));
@@ -79,14 +79,14 @@ fn local_address_is_received_and_chosen() {
         let (mut any, mut peer) = (socket("0.0.0.0:0"), socket("127.0.0.1:0"));
         let to = SocketAddr::new("127.0.0.9".parse().unwrap(), any.local().port());
         let path = UdpPath { local: peer.local(), remote: to, tos: 0, dont_fragment: false };
-        let mut batch: Batch = [train(1, 40, path)].into_iter().collect();
+        let mut batch: Batch = [burst(1, 40, path)].into_iter().collect();
         assert_eq!(peer.transmit(&mut batch, &mut Pool::new()).packets, 1);
         let got = receive_until(&mut any, |got| !got.is_empty());
         let there = got[0].udp.unwrap();
         assert_eq!(there.local, to);
         let back =
             UdpPath { local: there.local, remote: there.remote, tos: 1, dont_fragment: false };
-        let mut batch: Batch = [train(2, 40, back)].into_iter().collect();
+        let mut batch: Batch = [burst(2, 40, back)].into_iter().collect();
         assert_eq!(any.transmit(&mut batch, &mut Pool::new()).packets, 2);
         let got = receive_until(&mut peer, |got| datagrams(got).len() == 2);
         assert_eq!(got[0].udp.unwrap().remote, to);
@@ -109,7 +109,7 @@ fn per_address_socket_takes_its_datagrams_and_wildcard_the_rest() {
             let mut peer = socket(&SocketAddr::new(here.parse().unwrap(), 0).to_string());
             let mut send = |remote| {
                 let path = UdpPath { local: peer.local(), remote, tos: 2, dont_fragment: false };
-                let mut batch: Batch = [train(1, 40, path)].into_iter().collect();
+                let mut batch: Batch = [burst(1, 40, path)].into_iter().collect();
                 assert_eq!(peer.transmit(&mut batch, &mut Pool::new()).packets, 1);
                 UdpPath { local: remote, remote: peer.local(), tos: 2, dont_fragment: false }
             };
@@ -170,7 +170,7 @@ fn emsgsize_reports_path_mtu() {
                 buf
             };
             let mut batch: Batch =
-                [big(true), train(5, 1000, path), big(false)].into_iter().collect();
+                [big(true), burst(5, 1000, path), big(false)].into_iter().collect();
             let done = near.transmit(&mut batch, &mut Pool::new());
             assert_eq!((done.packets, done.refused.too_big), (8, 3), "{done:?}");
             let path = done.refused.path.unwrap();
@@ -195,7 +195,7 @@ fn unsendable_udp_buffer_is_counted() {
         tcp.segments = Segments::Tcp { mss: 10 };
         tcp.udp = Some(path);
         let mut batch: Batch =
-            [PacketBuf::from_slice(&[0x45; 20]), tcp, train(2, 5, path)].into_iter().collect();
+            [PacketBuf::from_slice(&[0x45; 20]), tcp, burst(2, 5, path)].into_iter().collect();
         let done = near.transmit(&mut batch, &mut Pool::new());
         assert_eq!((done.refused.unsupported, done.refused.failed), (2, 2), "{done:?}");
         assert_eq!(done.refused.errno, Some(97), "EAFNOSUPPORT");

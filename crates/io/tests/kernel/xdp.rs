@@ -92,13 +92,13 @@ fn sealed_packets_pass_by_the_rings_in_order() {
         let mut expected = 0..;
         for _ in 0..400 {
             let first = expected.start;
-            // A train of two, and twenty alone.
-            let mut train = esp(expected.next().unwrap());
-            let len = train.len();
+            // A burst of two, and twenty alone.
+            let mut burst = esp(expected.next().unwrap());
+            let len = burst.len();
             let second = esp(expected.next().unwrap());
-            train.append(len).unwrap().copy_from_slice(second.bytes());
-            train.segments = Segments::Burst { stride: u16::try_from(len).unwrap() };
-            frames.push(header, train);
+            burst.append(len).unwrap().copy_from_slice(second.bytes());
+            burst.segments = Segments::Burst { stride: u16::try_from(len).unwrap() };
+            frames.push(header, burst);
             expected.by_ref().take(20).for_each(|number| frames.push(header, esp(number)));
             let sent = sender.transmit(&mut frames, &mut pool);
             assert_eq!((sent.packets, sent.refused.packets()), (22, 0));

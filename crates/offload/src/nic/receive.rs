@@ -9,14 +9,14 @@
 //! 7. Verify the transport checksum.
 //! 8. Steer by the inner packet; kind *crypto* by the SA if no rule matches, so that an SA's
 //!    packets keep their order.
-//! 9. Deliver with a mark, in order.
+//! 9. Deliver with metadata, in order.
 
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
 use uxfrm_crypto::{OpenJob, OpenStatus};
 use uxfrm_engine::{
-    DeviceMark, DeviceStatus, Direction, FlowKey, Handle, Moment, OffloadKind, ReceivedPacket,
+    DeviceMetadata, DeviceStatus, Direction, FlowKey, Handle, Moment, OffloadKind, ReceivedPacket,
     Reqid, Spi, UncheckedSeq, decapsulate,
 };
 use uxfrm_packet::checksum::{self, Verification};
@@ -48,7 +48,7 @@ struct RxEsp {
     esp: Range<usize>,
     spi: Spi,
     number: RxNumber,
-    verdict: OpenStatus,
+    status: OpenStatus,
 }
 
 /// Sequence number of a packet, 64 bits.
@@ -72,7 +72,7 @@ const CHUNK: usize = 64;
 
 impl ModelNic {
     /// Receives packets from the wire into receive queues, which are [`ModelNic::queues`] of this
-    /// device: decrypted ones with a mark, others unchanged. `packets` is empty afterwards.
+    /// device: decrypted ones with metadata, others unchanged. `packets` is empty afterwards.
     pub fn receive(
         &mut self,
         packets: &mut Batch,
@@ -165,31 +165,31 @@ impl ModelNic {
                 *last ^= 1;
             }
         }
-        let verdict = OpenStatus::Pending;
+        let status = OpenStatus::Pending;
         let (esp, spi) = (location.esp, location.spi);
-        Ok(Some(RxEsp { handle, kind, esp, spi, number, verdict }))
+        Ok(Some(RxEsp { handle, kind, esp, spi, number, status }))
     }
 
     /// 4 Open.
     fn open(&mut self, arrivals: &mut [RxPacket]) {
         let mut jobs: ArrayVec<OpenJob<'_>, CHUNK> = ArrayVec::new();
-        let mut verdicts = Vec::with_capacity(arrivals.len());
+        let mut statuses = Vec::with_capacity(arrivals.len());
         for RxPacket { packet, sealed, .. } in arrivals.iter_mut() {
             let Some(sealed) = sealed else { continue };
             let Some(association) = self.states.of(sealed.handle) else { continue };
             if jobs.is_full() {
                 self.crypter.open(&mut jobs);
-                verdicts.extend(jobs.drain(..).map(|job| job.verdict));
+                statuses.extend(jobs.drain(..).map(|job| job.status));
             }
             let esp = &mut packet.bytes_mut()[sealed.esp.clone()];
             jobs.push(association.open_job(sealed.number.value(), esp));
         }
         self.crypter.open(&mut jobs);
-        verdicts.extend(jobs.drain(..).map(|job| job.verdict));
+        statuses.extend(jobs.drain(..).map(|job| job.status));
         drop(jobs);
         let sealed = arrivals.iter_mut().filter_map(|arrival| arrival.sealed.as_mut());
-        for (sealed, verdict) in sealed.zip(verdicts) {
-            sealed.verdict = verdict;
+        for (sealed, status) in sealed.zip(statuses) {
+            sealed.status = status;
         }
     }
 
@@ -198,11 +198,13 @@ impl ModelNic {
         let RxPacket { mut packet, link, sealed } = arrival;
         let outcome = match &sealed {
             None => Ok(None),
-            Some(sealed) if sealed.kind == OffloadKind::Crypto => Ok(self.crypto_mark(sealed, now)),
+            Some(sealed) if sealed.kind == OffloadKind::Crypto => {
+                Ok(self.crypto_metadata(sealed, now))
+            }
             Some(sealed) => self.unwrap(&mut packet, sealed, now),
         };
-        let mark = match outcome {
-            Ok(mark) => mark,
+        let metadata = match outcome {
+            Ok(metadata) => metadata,
             Err(reason) => return Err((packet, reason)),
         };
         let tuple = self.tuple(&packet, &link, sealed.as_ref());
@@ -227,15 +229,15 @@ impl ModelNic {
         match target {
             Target::Drop => Err((packet, NicDrop::RxFlowRule)),
             Target::Queue(queue) => {
-                Ok(Delivery { function, queue, received: ReceivedPacket { packet, mark } })
+                Ok(Delivery { function, queue, received: ReceivedPacket { packet, metadata } })
             }
         }
     }
 
     /// Kind *crypto*: the result for the stack.
-    fn crypto_mark(&self, sealed: &RxEsp, now: Moment) -> Option<DeviceMark> {
+    fn crypto_metadata(&self, sealed: &RxEsp, now: Moment) -> Option<DeviceMetadata> {
         let association = self.states.of(sealed.handle)?;
-        let status = match sealed.verdict {
+        let status = match sealed.status {
             OpenStatus::Authentic => {
                 // Without limits on the device this only counts.
                 let _ = association.sa.charge(1, sealed.esp.len() as u64, now);
@@ -250,8 +252,8 @@ impl ModelNic {
         };
         let extended = association.sa.extended();
         let high = if extended { upper_half(sealed.number.value()) } else { 0 };
-        let mark = self.mark(sealed.handle, OffloadKind::Crypto, status)?;
-        Some(DeviceMark { high, ..mark })
+        let metadata = self.metadata(sealed.handle, OffloadKind::Crypto, status)?;
+        Some(DeviceMetadata { high, ..metadata })
     }
 
     /// Kind *packet*: decapsulates to the plain packet.
@@ -260,7 +262,7 @@ impl ModelNic {
         packet: &mut PacketBuf,
         sealed: &RxEsp,
         now: Moment,
-    ) -> Result<Option<DeviceMark>, NicDrop> {
+    ) -> Result<Option<DeviceMetadata>, NicDrop> {
         let handle = sealed.handle;
         self.enforce_receive_limit(sealed)?;
         let Some(association) = self.states.of(handle) else { return Ok(None) };
@@ -284,12 +286,12 @@ impl ModelNic {
             packet.checksum = Checksum::Verified;
         }
         self.admit_by_policy(packet, &ip, reqid)?;
-        Ok(self.mark(handle, OffloadKind::Packet, DeviceStatus::Success))
+        Ok(self.metadata(handle, OffloadKind::Packet, DeviceStatus::Success))
     }
 
     /// 5 advances the window within the reservation.
     fn enforce_receive_limit(&mut self, sealed: &RxEsp) -> Result<(), NicDrop> {
-        let (OpenStatus::Authentic, RxNumber::Unseen(candidate)) = (sealed.verdict, sealed.number)
+        let (OpenStatus::Authentic, RxNumber::Unseen(candidate)) = (sealed.status, sealed.number)
         else {
             return Ok(());
         };
@@ -316,10 +318,15 @@ impl ModelNic {
         }
     }
 
-    fn mark(&self, handle: Handle, kind: OffloadKind, status: DeviceStatus) -> Option<DeviceMark> {
+    fn metadata(
+        &self,
+        handle: Handle,
+        kind: OffloadKind,
+        status: DeviceStatus,
+    ) -> Option<DeviceMetadata> {
         let device = self.device_of(self.states.of(handle)?.function)?;
         let handle = Some(handle).filter(|_| self.profile().marks_received);
-        Some(DeviceMark { device, handle, kind, status, high: 0 })
+        Some(DeviceMetadata { device, handle, kind, status, high: 0 })
     }
 
     /// 7 marks correct checksums as verified; wrong ones are left to the host.
@@ -372,8 +379,7 @@ impl ModelNic {
         let bytes = packet.bytes();
         let inside = match sealed {
             Some(sealed)
-                if sealed.kind == OffloadKind::Crypto
-                    && sealed.verdict == OpenStatus::Authentic =>
+                if sealed.kind == OffloadKind::Crypto && sealed.status == OpenStatus::Authentic =>
             {
                 inside_of(bytes, &sealed.esp, self.states.of(sealed.handle)?)
             }
@@ -404,7 +410,7 @@ impl RxNumber {
 /// 5 advances the window for an authentic packet.
 fn accept(association: &Association, sealed: &RxEsp) -> Result<(), NicDrop> {
     let sa = &association.sa;
-    let outcome = match (sealed.verdict, sealed.number) {
+    let outcome = match (sealed.status, sealed.number) {
         (OpenStatus::Authentic, RxNumber::Unseen(candidate)) => sa.replay().accept(candidate),
         (OpenStatus::Authentic, RxNumber::Nearest(_)) => Ok(()),
         (OpenStatus::Forged, _) => {

@@ -80,11 +80,11 @@ pub(super) fn split_burst(
     whole.into_iter().chain(parts)
 }
 
-fn take_apart(train: PacketBuf, pool: &mut Pool) -> Vec<PacketBuf> {
+fn take_apart(burst: PacketBuf, pool: &mut Pool) -> Vec<PacketBuf> {
     let mut parts = Vec::new();
-    for bytes in train.bytes().chunks(stride(&train)) {
+    for bytes in burst.bytes().chunks(stride(&burst)) {
         let mut own = pool.take(SizeClass::holding(bytes.len()));
-        own.inherit(&train);
+        own.inherit(&burst);
         own.segments = Segments::One;
         // Both buffer classes hold parts of their own buffers.
         if let Some(room) = own.append(bytes.len()) {
@@ -92,6 +92,6 @@ fn take_apart(train: PacketBuf, pool: &mut Pool) -> Vec<PacketBuf> {
         }
         parts.push(own);
     }
-    pool.give(train);
+    pool.give(burst);
     parts
 }

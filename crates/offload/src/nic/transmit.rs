@@ -380,8 +380,8 @@ impl ModelNic {
     fn seal(&mut self) {
         let mut jobs: ArrayVec<SealJob<'_>, CHUNK> = ArrayVec::new();
         let mut sealed = Vec::with_capacity(self.departures.len());
-        let mut verdicts = |jobs: &mut ArrayVec<SealJob<'_>, CHUNK>| {
-            sealed.extend(jobs.drain(..).map(|job| job.verdict == SealStatus::Sealed));
+        let mut statuses = |jobs: &mut ArrayVec<SealJob<'_>, CHUNK>| {
+            sealed.extend(jobs.drain(..).map(|job| job.status == SealStatus::Sealed));
         };
         for departure in &mut self.departures {
             let Some(association) = self.states.of(departure.handle) else { continue };
@@ -391,14 +391,14 @@ impl ModelNic {
             {
                 if jobs.is_full() {
                     self.crypter.seal(&mut jobs);
-                    verdicts(&mut jobs);
+                    statuses(&mut jobs);
                 }
                 let at = departure.esp.min(frame.len());
                 jobs.push(association.seal_job(number, &mut frame[at..]));
             }
         }
         self.crypter.seal(&mut jobs);
-        verdicts(&mut jobs);
+        statuses(&mut jobs);
         drop(jobs);
         let mut sealed = sealed.into_iter();
         for departure in &mut self.departures {

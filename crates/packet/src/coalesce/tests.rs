@@ -222,9 +222,9 @@ fn other_buffers_pass_in_order() {
     coalescer.offer(tcp(104, b"efghij").super_packet(4), &mut pool, &mut out);
     assert_eq!(out.len(), 2);
     coalescer.offer(PacketBuf::from_slice(&tcp(110, b"k").bytes()), &mut pool, &mut out);
-    let mut train = PacketBuf::from_slice(b"wwxx");
-    train.segments = Segments::Burst { stride: 2 };
-    coalescer.offer(train, &mut pool, &mut out);
+    let mut burst = PacketBuf::from_slice(b"wwxx");
+    burst.segments = Segments::Burst { stride: 2 };
+    coalescer.offer(burst, &mut pool, &mut out);
     assert_eq!(out.len(), 4);
     assert_eq!(out.as_slice()[3].bytes(), b"wwxx");
 }

@@ -30,17 +30,17 @@ fn slot(left: &mut TestGateway, wrapping: &IpsecSetup) -> PortSlot {
     slot
 }
 
-fn train(states: &[u32]) -> PacketBuf {
+fn burst(states: &[u32]) -> PacketBuf {
     let esp = |spi: &u32| [&spi.to_be_bytes()[..], &[7; BYTES - 4]].concat();
-    let mut train = PacketBuf::from_slice(&states.iter().flat_map(esp).collect::<Vec<_>>());
-    train.segments = Segments::Burst { stride: u16::try_from(BYTES).unwrap() };
-    train.udp = Some(UdpPath {
+    let mut burst = PacketBuf::from_slice(&states.iter().flat_map(esp).collect::<Vec<_>>());
+    burst.segments = Segments::Burst { stride: u16::try_from(BYTES).unwrap() };
+    burst.udp = Some(UdpPath {
         local: "192.0.2.1:4500".parse().unwrap(),
         remote: "192.0.2.2:4500".parse().unwrap(),
         tos: 0,
         dont_fragment: false,
     });
-    train
+    burst
 }
 
 /// SPIs of whole single packets.
@@ -60,14 +60,14 @@ fn burst_of_several_sas_is_split_between_device_and_engine() {
     let mut slot = slot(&mut left, &wrapping);
     let mut pool = Pool::new();
     for order in [[DEVICE, SOFTWARE, DEVICE], [SOFTWARE, DEVICE, DEVICE]] {
-        let mut batch: Batch = std::iter::once(train(&order)).collect();
+        let mut batch: Batch = std::iter::once(burst(&order)).collect();
         assert_eq!(slot.dispatch_offloaded(&mut batch, &mut pool), LostPackets::default());
         let mut its = Vec::new();
         slot.attached[0].port.rings[0].arrived.take(&mut its, &mut pool);
         assert_eq!(states(&its), [DEVICE; 2], "{order:?}");
         assert_eq!(states(batch.as_slice()), [SOFTWARE], "{order:?}");
     }
-    let mut batch: Batch = std::iter::once(train(&[SOFTWARE; 3])).collect();
+    let mut batch: Batch = std::iter::once(burst(&[SOFTWARE; 3])).collect();
     assert_eq!(slot.dispatch_offloaded(&mut batch, &mut pool), LostPackets::default());
     assert_eq!((batch.len(), batch.as_slice()[0].len()), (1, 3 * BYTES), "whole");
 }

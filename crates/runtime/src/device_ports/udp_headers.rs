@@ -101,11 +101,11 @@ mod tests {
             [("10.0.0.1:4500", "10.0.0.2:4501", 28), ("[fd00::1]:4500", "[fd00::2]:4501", 48)]
         {
             let (local, remote) = (local.parse().unwrap(), remote.parse().unwrap());
-            let mut train = PacketBuf::from_slice(&[7; 25]);
-            train.segments = Segments::Burst { stride: 10 };
-            train.udp = Some(UdpPath { local, remote, tos: 3, dont_fragment: true });
+            let mut burst = PacketBuf::from_slice(&[7; 25]);
+            burst.segments = Segments::Burst { stride: 10 };
+            burst.udp = Some(UdpPath { local, remote, tos: 3, dont_fragment: true });
             let (mut pool, mut whole) = (Pool::new(), Vec::new());
-            assert_eq!(add_headers(train, &mut pool, &mut whole), 0);
+            assert_eq!(add_headers(burst, &mut pool, &mut whole), 0);
             let lens: Vec<_> = whole.iter().map(PacketBuf::len).collect();
             assert_eq!(lens, [before + 10, before + 10, before + 5]);
             let ip = IpPacket::parse(whole[2].bytes()).unwrap();

@@ -86,10 +86,10 @@ fn packets_of_every_length_are_reassembled() {
             let packet = packet(len, &mut random);
             let chunks = split_chunks(&packet, 7, stride);
             assert!(chunks.iter().rev().skip(1).all(|chunk| chunk.len() == usize::from(stride)));
-            let trains = chunks.chunks(44).map(|train| message(train, stride)).collect();
+            let bursts = chunks.chunks(44).map(|burst| message(burst, stride)).collect();
             let singles =
                 chunks.iter().map(|chunk| message(slice::from_ref(chunk), stride)).collect();
-            for messages in [trains, singles] {
+            for messages in [bursts, singles] {
                 let (whole, incomplete) = joined(messages, stride);
                 assert_same(&whole, &[&packet]);
                 assert_eq!(incomplete, 0);
@@ -112,8 +112,8 @@ fn burst_with_chunks_of_two_packets_is_reassembled() {
         while !rest.is_empty() {
             // A shorter chunk ends a burst, which has one stride.
             let whole = rest.iter().take_while(|chunk| chunk.len() == usize::from(STRIDE)).count();
-            let (train, others) = rest.split_at((1 + random.below(whole + 1)).min(rest.len()));
-            messages.push(message(train, STRIDE));
+            let (burst, others) = rest.split_at((1 + random.below(whole + 1)).min(rest.len()));
+            messages.push(message(burst, STRIDE));
             rest = others;
         }
         assert_same(&joined(messages, STRIDE).0, &packets.iter().collect::<Vec<_>>());
@@ -162,8 +162,8 @@ fn chunks_of_two_packets_are_not_joined() {
     let (found, incomplete) = joined(messages.into(), STRIDE);
     assert_same(&found, &[]);
     assert_eq!(incomplete, 1);
-    let train = message(&[one[0].clone(), rest[1].clone(), one[2].clone()], STRIDE);
-    assert_same(&joined(vec![train], STRIDE).0, &[]);
+    let burst = message(&[one[0].clone(), rest[1].clone(), one[2].clone()], STRIDE);
+    assert_same(&joined(vec![burst], STRIDE).0, &[]);
 }
 
 #[test]

@@ -53,7 +53,7 @@ pub(crate) struct SavedPolicies {
 pub(super) struct SavedPolicy {
     pub(super) direction: Direction,
     pub(super) kind: PolicyKind,
-    pub(super) verdict: Verdict,
+    pub(super) action: Cleartext,
     pub(super) origin: PolicyOrigin,
     /// Whether it stood for one of the run before.
     pub(super) is_held: bool,
@@ -65,7 +65,7 @@ pub(super) struct SavedPolicy {
 
 /// What becomes of plain packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Cleartext {
     Pass,
     Refuse,
 }
@@ -85,7 +85,7 @@ impl SavedPolicy {
         Self {
             direction,
             kind: PolicyKind::Main,
-            verdict: Verdict::Refuse,
+            action: Cleartext::Refuse,
             origin: PolicyOrigin::Programs,
             is_held: true,
             priority: Priority(u32::MAX),
@@ -104,7 +104,7 @@ impl SavedPolicy {
     }
 }
 
-impl Verdict {
+impl Cleartext {
     pub(super) fn of(entry: &PolicyEntry) -> Self {
         if super::passes(entry) { Self::Pass } else { Self::Refuse }
     }
@@ -118,7 +118,7 @@ pub(super) fn portray(spd: &Spd, written: &FileOwned) -> impl Iterator<Item = Sa
     entries.into_iter().map(|entry| SavedPolicy {
         direction: entry.direction(),
         kind: entry.kind(),
-        verdict: Verdict::of(entry),
+        action: Cleartext::of(entry),
         origin: if written.has_policy(entry) {
             PolicyOrigin::PolicyFiles
         } else {
@@ -260,19 +260,19 @@ struct Line<'a>(&'a SavedPolicy);
 
 impl fmt::Display for Line<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let SavedPolicy { direction, kind, verdict, origin, is_held, priority, .. } = self.0;
+        let SavedPolicy { direction, kind, action, origin, is_held, priority, .. } = self.0;
         let SavedPolicy { selector, mark, if_id, .. } = self.0;
         let kind = match kind {
             PolicyKind::Main => "main",
             PolicyKind::Sub => "sub",
         };
-        let verdict = match verdict {
-            Verdict::Pass => "pass",
-            Verdict::Refuse => "refuse",
+        let action = match action {
+            Cleartext::Pass => "pass",
+            Cleartext::Refuse => "refuse",
         };
         let held = if *is_held { "held" } else { "live" };
         let (direction, origin) = (word(*direction), origin.word());
-        write!(out, "{direction} {kind} {verdict} {origin} {held} {} ", priority.0)?;
+        write!(out, "{direction} {kind} {action} {origin} {held} {} ", priority.0)?;
         let Selector { source, destination, protocol, ifindex, user, .. } = selector;
         write!(out, "{source} {destination} {protocol} ")?;
         for PortMask { value, mask } in [selector.source_port, selector.destination_port] {
@@ -347,7 +347,7 @@ impl<'a> Words<'a> {
     fn policy(&mut self) -> Option<SavedPolicy> {
         let direction = self.direction()?;
         let kind = self.one_of([("main", PolicyKind::Main), ("sub", PolicyKind::Sub)])?;
-        let verdict = self.one_of([("pass", Verdict::Pass), ("refuse", Verdict::Refuse)])?;
+        let action = self.one_of([("pass", Cleartext::Pass), ("refuse", Cleartext::Refuse)])?;
         let origin = self.origin()?;
         let is_held = self.one_of([("held", true), ("live", false)])?;
         let priority = Priority(self.read()?);
@@ -370,7 +370,7 @@ impl<'a> Words<'a> {
         let policy = SavedPolicy {
             direction,
             kind,
-            verdict,
+            action,
             origin,
             is_held,
             priority,

@@ -7,7 +7,7 @@ use uxfrm_crypto::Backend;
 use uxfrm_engine::{FlowKey, IfId, Mark, PolicyKind, PolicyLookup, PortMask};
 
 use super::{
-    saved_policies::{self, PolicyOrigin, SavedPolicies, SavedPolicy, Verdict},
+    saved_policies::{self, Cleartext, PolicyOrigin, SavedPolicies, SavedPolicy},
     *,
 };
 use crate::batch::{apply, provenance::FileOwned};
@@ -33,7 +33,7 @@ fn left(files: &str, programs: &str) -> SavedPolicies {
 }
 
 /// What becomes of a plain packet from 10.1.0.1.
-fn outcome(database: &Database, to: &str) -> Verdict {
+fn outcome(database: &Database, to: &str) -> Cleartext {
     let flow = FlowKey {
         source: "10.1.0.1".parse().unwrap(),
         destination: to.parse().unwrap(),
@@ -45,9 +45,9 @@ fn outcome(database: &Database, to: &str) -> Verdict {
         ifindex: 0,
     };
     match database.current().spd.lookup(Direction::Out, &flow) {
-        PolicyLookup::Policy(entry) => Verdict::of(entry),
-        PolicyLookup::Default(Action::Allow) => Verdict::Pass,
-        PolicyLookup::Default(Action::Block) => Verdict::Refuse,
+        PolicyLookup::Policy(entry) => Cleartext::of(entry),
+        PolicyLookup::Default(Action::Allow) => Cleartext::Pass,
+        PolicyLookup::Default(Action::Block) => Cleartext::Refuse,
     }
 }
 
@@ -61,8 +61,8 @@ const LAN: &str = "xfrm policy add dst 192.168.0.0/16 dir out priority 100\n";
 fn saved_program_policies_refuse_or_pass() {
     let mut next = database("");
     assert_eq!(hold(&mut next, &left("", &[ALL, LAN].concat()), PolicyFiles::Decide), 2);
-    assert_eq!(outcome(&next, "10.2.0.1"), Verdict::Refuse);
-    assert_eq!(outcome(&next, "192.168.0.1"), Verdict::Pass);
+    assert_eq!(outcome(&next, "10.2.0.1"), Cleartext::Refuse);
+    assert_eq!(outcome(&next, "192.168.0.1"), Cleartext::Pass);
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn saved_file_policies_are_left_to_files() {
     let mut next = database("");
     assert_eq!(hold(&mut next, &left(NET, ""), PolicyFiles::Decide), 0);
     assert_eq!(hold(&mut next, &left(NET, ""), PolicyFiles::AreFaulty), 1);
-    assert_eq!(outcome(&next, "10.2.0.1"), Verdict::Refuse);
+    assert_eq!(outcome(&next, "10.2.0.1"), Cleartext::Refuse);
 }
 
 #[test]
@@ -78,7 +78,11 @@ fn live_policy_precedes_saved_ones() {
     let pass = "xfrm policy add dst 10.2.0.0/24 dir out priority 100\n";
     let mut next = database(NET);
     hold(&mut next, &left("", pass), PolicyFiles::Decide);
-    assert_eq!(outcome(&next, "10.2.0.1"), Verdict::Refuse, "what is held lets nobody past a file");
+    assert_eq!(
+        outcome(&next, "10.2.0.1"),
+        Cleartext::Refuse,
+        "what is held lets nobody past a file"
+    );
 }
 
 #[test]
@@ -86,8 +90,8 @@ fn lower_priority_file_policy_opens_nothing() {
     let pass = "xfrm policy add dst 10.0.0.0/8 dir out priority 800\n";
     let mut next = database(pass);
     hold(&mut next, &left(pass, NET), PolicyFiles::Decide);
-    assert_eq!(outcome(&next, "10.2.0.1"), Verdict::Refuse);
-    assert_eq!(outcome(&next, "10.3.0.1"), Verdict::Pass);
+    assert_eq!(outcome(&next, "10.2.0.1"), Cleartext::Refuse);
+    assert_eq!(outcome(&next, "10.3.0.1"), Cleartext::Pass);
 }
 
 #[test]
@@ -105,10 +109,10 @@ fn saved_block_defaults_are_kept() {
     let block = "xfrm policy setdefault out block\n";
     let mut next = database("");
     hold(&mut next, &left("", &[block, LAN].concat()), PolicyFiles::Decide);
-    assert_eq!(outcome(&next, "10.9.0.1"), Verdict::Refuse);
+    assert_eq!(outcome(&next, "10.9.0.1"), Cleartext::Refuse);
     let mut of_files = database("");
     hold(&mut of_files, &left(block, ""), PolicyFiles::Decide);
-    assert_eq!(outcome(&of_files, "10.9.0.1"), Verdict::Pass);
+    assert_eq!(outcome(&of_files, "10.9.0.1"), Cleartext::Pass);
 }
 
 #[test]
@@ -119,7 +123,7 @@ fn saved_policies_survive_second_start() {
     assert!(saved.policies.iter().all(|policy| policy.is_held));
     let mut third = database("");
     assert_eq!(hold(&mut third, &saved, PolicyFiles::Decide), 1);
-    assert_eq!(outcome(&third, "10.2.0.1"), Verdict::Refuse);
+    assert_eq!(outcome(&third, "10.2.0.1"), Cleartext::Refuse);
 }
 
 #[test]
@@ -161,8 +165,8 @@ fn unreadable_saved_policies_refuse_all() {
         fault(&saved_policies::path(directory.path()));
         let mut next = database(LAN);
         assert_eq!(take_up(&mut next, directory.path(), AtStart::Block, PolicyFiles::Decide), 6);
-        assert_eq!(outcome(&next, "10.2.0.1"), Verdict::Refuse);
-        assert_eq!(outcome(&next, "192.168.0.1"), Verdict::Pass, "what a file says is said");
+        assert_eq!(outcome(&next, "10.2.0.1"), Cleartext::Refuse);
+        assert_eq!(outcome(&next, "192.168.0.1"), Cleartext::Pass, "what a file says is said");
         assert!(next.current().spd.iter().filter(|entry| entry.is_held()).count() == 6);
         let told = describe(directory.path(), AtStart::Block).join("\n");
         assert!(told.contains("uxfrm release") && told.contains("uxfrm clean"), "{told}");
@@ -214,7 +218,7 @@ prop_compose! {
         SavedPolicy {
             direction: [Direction::In, Direction::Forward, Direction::Out][way],
             kind: if bits[0] { PolicyKind::Main } else { PolicyKind::Sub },
-            verdict: if bits[1] { Verdict::Pass } else { Verdict::Refuse },
+            action: if bits[1] { Cleartext::Pass } else { Cleartext::Refuse },
             origin: if bits[2] { PolicyOrigin::PolicyFiles } else { PolicyOrigin::Programs },
             is_held: bits[3],
             priority: Priority(priority),

@@ -67,7 +67,7 @@ impl SequenceStore {
         self.note_received(state, ReceivedBefore { from: start, edge });
         // A state that has received nothing counts on so many, and needs no memory for it; but its
         // device has to be told.
-        if (start, edge) != (0, FIRST_RESERVED) || sa.counts_elsewhere() {
+        if (start, edge) != (0, FIRST_RESERVED) || sa.device_counts() {
             self.pending.push((Arc::clone(sa), NumberGrant::Received(edge)));
         }
     }
@@ -178,7 +178,7 @@ impl SequenceStore {
 /// receive counts as received where the process ends.
 pub(super) fn allow_to_receive(sa: &Sa, edge: u64) {
     sa.replay().reserve(edge);
-    if let Some(cell) = sa.received_cell().filter(|_| sa.counts_elsewhere()) {
+    if let Some(cell) = sa.shared_head().filter(|_| sa.device_counts()) {
         cell.store(edge.max(sa.highest_received()), Ordering::Release);
     }
 }

@@ -232,7 +232,7 @@ impl Witness {
 
     /// What a state received counts no more: a later one of its name begins anew.
     pub(super) fn forget(&self, sa: &Sa) {
-        if let Some(cell) = sa.received_cell() {
+        if let Some(cell) = sa.shared_head() {
             self.set_wide(self.place(cell) - 2, 0);
         }
     }

@@ -30,7 +30,7 @@ pub(super) struct BundleRef {
     /// Creation sequence number of the bundle.
     pub(super) created: u64,
     /// Generation of the SAs.
-    pub(super) states: u64,
+    pub(super) sa_generation: u64,
 }
 
 #[derive(Debug)]

@@ -171,7 +171,7 @@ fn removed_sas_are_released_with_next_batch() {
     assert_eq!(stage.database.poll_timeout(), None);
     assert!(!stage.cache.works(place, Moment(1)));
     assert_eq!(stage.resolve(&to(10, 1)), Resolution::Missing);
-    assert!(stage.cache.account_of.is_empty() && stage.cache.by_states.is_empty());
+    assert!(stage.cache.tally_by_sa.is_empty() && stage.cache.by_states.is_empty());
 }
 
 #[test]

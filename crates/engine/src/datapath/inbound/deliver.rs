@@ -143,9 +143,9 @@ impl HostDelivery {
         rx: &mut RxBatch,
         ctx: &mut BatchContext<'_>,
     ) -> usize {
-        let RxBatch { items, buffers, marks, .. } = rx;
+        let RxBatch { items, buffers, metadata, .. } = rx;
         let Some((lookup, only)) = self.verified.by else { return start };
-        if !marks.is_empty() || ctx.settings.host != HostPort::Packets {
+        if !metadata.is_empty() || ctx.settings.host != HostPort::Packets {
             return start;
         }
         let (mut packets, mut bytes) = (0, 0);
@@ -274,11 +274,11 @@ fn check_sec_path(
 /// The item's buffer, reduced to the packet. Not for segment bursts.
 #[inline(always)]
 fn take_packet(place: usize, rx: &mut RxBatch) -> Option<PacketBuf> {
-    let RxBatch { items, buffers, marks, .. } = rx;
+    let RxBatch { items, buffers, metadata, .. } = rx;
     let item = &mut items[place];
     let slot = &mut buffers[item.buffer as usize];
-    if !marks.is_empty() {
-        marks.believe_checksum(item, slot.as_ref());
+    if !metadata.is_empty() {
+        metadata.believe_checksum(item, slot.as_ref());
     }
     slot.take().map(|packet| item.released_packet(packet))
 }

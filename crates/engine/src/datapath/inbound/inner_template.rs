@@ -63,8 +63,8 @@ impl InnerTemplate {
         mark: u32,
         buffer: &PacketBuf,
     ) -> Option<InnerPacket> {
-        let at = at + framing.lead;
-        let text = buffer.part(at, len.checked_sub(framing.lead + framing.icv)?)?;
+        let at = at + framing.header_iv_len;
+        let text = buffer.part(at, len.checked_sub(framing.header_iv_len + framing.icv)?)?;
         let stripped = decap::strip(text).ok()?;
         let mark = framing.output_mark.applied_to(mark);
         let len = narrow(self.extent(mark, buffer.if_id, &text[..stripped.len])?);

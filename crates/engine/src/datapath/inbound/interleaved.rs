@@ -77,7 +77,7 @@ impl Inbound {
         watch: &mut impl StageWatch,
     ) -> bool {
         if rest.len() < MIN_PACKETS
-            || !self.rx.marks.is_empty()
+            || !self.rx.metadata.is_empty()
             || !self.interleaved.back_off.is_over()
         {
             return false;
@@ -213,7 +213,7 @@ impl Inbound {
         Some(())
     }
 
-    /// Stage 5; fills the verdicts.
+    /// Stage 5; fills the statuses.
     #[inline(never)]
     fn open_interleaved(&mut self, ctx: &mut BatchContext<'_>) {
         let Self { interleaved, rx: RxBatch { rx_cache, .. }, opener, .. } = self;
@@ -231,8 +231,8 @@ impl Inbound {
         }
         ctx.traffic.count_received(matches.len() as u64, received as u64);
         ctx.crypter.open(&mut jobs);
-        opener.verdicts.clear();
-        opener.verdicts.extend(jobs.iter().map(|job| job.verdict));
+        opener.statuses.clear();
+        opener.statuses.extend(jobs.iter().map(|job| job.status));
     }
 
     /// Stages 7 and 6, up to the first packet that is forged, does not match inside, or was
@@ -242,11 +242,11 @@ impl Inbound {
         let Self { interleaved, rx: RxBatch { rx_cache, .. }, opener, .. } = self;
         let RxInterleaved { packets, matches, inner_packets, tallies, .. } = interleaved;
         let (first, before) = (packets.len() - matches.len(), inner_packets.len());
-        let opened = packets[first..].iter().zip(&*matches).zip(&opener.verdicts);
-        for ((packet, RxMatch { entry: place, tally, matched }), verdict) in opened {
+        let opened = packets[first..].iter().zip(&*matches).zip(&opener.statuses);
+        for ((packet, RxMatch { entry: place, tally, matched }), status) in opened {
             let Some(record) = rx_cache.record(*place) else { break };
             let inner_packet = record.inner_packet(matched, packet);
-            let Some(inner_packet) = inner_packet.filter(|_| *verdict == OpenStatus::Authentic)
+            let Some(inner_packet) = inner_packet.filter(|_| *status == OpenStatus::Authentic)
             else {
                 break;
             };
@@ -271,7 +271,7 @@ impl Inbound {
             back_off.begin();
         }
         let accepted = matches.len() - left;
-        self.opener.verdicts.drain(..accepted);
+        self.opener.statuses.drain(..accepted);
         let left = packets.drain(inner_packets.len()..).zip(&matches[accepted..]);
         for (packet, RxMatch { entry, matched, .. }) in left {
             self.rx.rx_cache.mark_seen(*entry);

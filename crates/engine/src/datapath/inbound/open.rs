@@ -21,19 +21,19 @@ const CHUNK: usize = 64;
 #[derive(Debug)]
 pub(super) struct EspOpener {
     /// Results of the crypto library, by place in the list of packets to open.
-    pub(super) verdicts: Vec<OpenStatus>,
+    pub(super) statuses: Vec<OpenStatus>,
 }
 
 impl EspOpener {
     pub(super) fn new() -> Self {
-        Self { verdicts: Vec::with_capacity(uxfrm_packet::BATCH) }
+        Self { statuses: Vec::with_capacity(uxfrm_packet::BATCH) }
     }
 
     /// Stage 5.
     pub(super) fn open(&mut self, rx: &mut RxBatch, ctx: &mut BatchContext<'_>) {
         let RxBatch { sealed, buffers, rx_cache, .. } = rx;
-        let verdicts = &mut self.verdicts;
-        verdicts.clear();
+        let statuses = &mut self.statuses;
+        statuses.clear();
         let mut jobs: ArrayVec<OpenJob<'_>, CHUNK> = ArrayVec::new();
         let mut buffers = BufferCursor::of(buffers);
         let mut rest = sealed.as_slice();
@@ -46,25 +46,25 @@ impl EspOpener {
             {
                 rest = behind;
                 if jobs.is_full() {
-                    run(ctx.crypter, &mut jobs, verdicts);
+                    run(ctx.crypter, &mut jobs, statuses);
                 }
                 let esp = buffers.cut(packet);
                 let (Opener::Engine, Some(esp)) = (packet.params.opener, esp) else {
-                    // Keeps the verdicts in order.
-                    run(ctx.crypter, &mut jobs, verdicts);
-                    verdicts.push(packet.params.opener.verdict().unwrap_or(OpenStatus::TooShort));
+                    // Keeps the statuses in order.
+                    run(ctx.crypter, &mut jobs, statuses);
+                    statuses.push(packet.params.opener.status().unwrap_or(OpenStatus::TooShort));
                     continue;
                 };
                 jobs.push(OpenJob::in_place(key, state.high_of(packet.number), esp));
             }
         }
-        run(ctx.crypter, &mut jobs, verdicts);
+        run(ctx.crypter, &mut jobs, statuses);
     }
 
     /// Stages 6 and 7, then charges the SAs. Returns whether some packets may contain more ESP.
     pub(super) fn accept(&self, rx: &mut RxBatch, ctx: &mut BatchContext<'_>) -> bool {
         let mut sealed = std::mem::take(&mut rx.sealed);
-        let more = accept_all(&mut sealed, &self.verdicts, rx, ctx);
+        let more = accept_all(&mut sealed, &self.statuses, rx, ctx);
         charge_sas(&mut sealed, rx, ctx);
         if !rx.nat_remaps.is_empty() {
             report_nat_remaps(&sealed, rx, ctx);
@@ -78,21 +78,21 @@ impl EspOpener {
 /// Processes runs of one SA together, as far as the replay window takes them.
 fn accept_all(
     sealed: &mut [SealedEsp],
-    verdicts: &[OpenStatus],
+    statuses: &[OpenStatus],
     rx: &mut RxBatch,
     ctx: &mut BatchContext<'_>,
 ) -> bool {
     let Some(first) = sealed.first() else { return false };
     let mut tally = rx.rx_cache.tally(first.entry);
     let (mut at, mut more) = (0, false);
-    while at < sealed.len().min(verdicts.len()) {
+    while at < sealed.len().min(statuses.len()) {
         if sealed[at].entry != tally.entry {
             rx.rx_cache.commit(&tally);
             tally = rx.rx_cache.tally(sealed[at].entry);
         }
         let sa = &rx.rx_cache[tally.entry as usize].sa;
-        let accepted = match verdicts[at] {
-            OpenStatus::Authentic => accept_first(sa, &sealed[at..], &verdicts[at..]),
+        let accepted = match statuses[at] {
+            OpenStatus::Authentic => accept_first(sa, &sealed[at..], &statuses[at..]),
             OpenStatus::Forged => Err(explain(sa, &sealed[at], DropReason::InForged)),
             OpenStatus::TooShort | OpenStatus::Pending => Err(DropReason::InRunt),
         };
@@ -122,11 +122,11 @@ fn explain(sa: &Sa, sealed: &SealedEsp, reason: DropReason) -> DropReason {
 fn accept_first(
     sa: &Sa,
     sealed: &[SealedEsp],
-    verdicts: &[OpenStatus],
+    statuses: &[OpenStatus],
 ) -> Result<usize, DropReason> {
     match sealed {
         [first, second, ..] if second.entry == first.entry => {
-            accept_run_of_sa(sa, sealed, verdicts)
+            accept_run_of_sa(sa, sealed, statuses)
         }
         [first, ..] => sa.replay().accept(first.number).map(|()| 1),
         [] => Ok(1),
@@ -138,13 +138,14 @@ fn accept_first(
 fn accept_run_of_sa(
     sa: &Sa,
     sealed: &[SealedEsp],
-    verdicts: &[OpenStatus],
+    statuses: &[OpenStatus],
 ) -> Result<usize, DropReason> {
     let SealedEsp { entry, number, .. } = sealed[0];
     let window = sa.replay();
-    let run = sealed.iter().zip(verdicts).take_while(|(packet, verdict)| {
-        packet.entry == entry && **verdict == OpenStatus::Authentic
-    });
+    let run = sealed
+        .iter()
+        .zip(statuses)
+        .take_while(|(packet, status)| packet.entry == entry && **status == OpenStatus::Authentic);
     match window.accept_some(run.map(|(packet, _)| packet.number)) {
         0 => window.accept(number).map(|()| 1),
         taken => Ok(taken),
@@ -264,17 +265,17 @@ impl RxEntry {
     }
 }
 
-/// Opens the jobs and appends their verdicts.
+/// Opens the jobs and appends their statuses.
 fn run(
     crypter: &mut Crypter,
     jobs: &mut ArrayVec<OpenJob<'_>, CHUNK>,
-    verdicts: &mut Vec<OpenStatus>,
+    statuses: &mut Vec<OpenStatus>,
 ) {
     if jobs.is_empty() {
         return;
     }
     crypter.open(jobs);
-    verdicts.extend(jobs.iter().map(|job| job.verdict));
+    statuses.extend(jobs.iter().map(|job| job.status));
     jobs.clear();
 }
 

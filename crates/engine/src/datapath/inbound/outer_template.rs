@@ -229,10 +229,10 @@ pub(super) fn match_same_sa(
     latest: &mut Option<u32>,
     rx: &mut RxBatch,
 ) -> usize {
-    let RxBatch { items, buffers, rx_cache, sealed, marks, .. } = rx;
+    let RxBatch { items, buffers, rx_cache, sealed, metadata, .. } = rx;
     let mut known = latest.and_then(|latest| SaMatcher::of(rx_cache, latest));
     let mut place = places.start;
-    while let Some(state) = known.filter(|_| marks.is_empty()) {
+    while let Some(state) = known.filter(|_| metadata.is_empty()) {
         let matched = state.match_sa(place, &mut items[place..places.end], buffers, sealed);
         place += matched;
         if matched > 0 {

@@ -43,7 +43,8 @@ impl Inbound {
         ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) -> bool {
-        if rest.len() < MIN_PACKETS || !self.rx.marks.is_empty() || !self.run.back_off.is_over() {
+        if rest.len() < MIN_PACKETS || !self.rx.metadata.is_empty() || !self.run.back_off.is_over()
+        {
             return false;
         }
         self.rx.rx_cache.begin(ctx.snapshot);
@@ -129,7 +130,7 @@ impl Inbound {
         }
     }
 
-    /// Stage 5; fills the verdicts.
+    /// Stage 5; fills the statuses.
     #[inline(never)]
     fn open_run(&mut self, entry: u32, ctx: &mut BatchContext<'_>) {
         let Self { run, rx: RxBatch { rx_cache, .. }, opener, .. } = self;
@@ -149,8 +150,8 @@ impl Inbound {
         }
         ctx.traffic.received_bytes += received as u64;
         ctx.crypter.open(&mut jobs);
-        opener.verdicts.clear();
-        opener.verdicts.extend(jobs.iter().map(|job| job.verdict));
+        opener.statuses.clear();
+        opener.statuses.extend(jobs.iter().map(|job| job.status));
     }
 
     /// Stage 7, up to the first packet that is forged or does not match inside.
@@ -161,9 +162,9 @@ impl Inbound {
         let rx_cache = &self.rx.rx_cache;
         let Some(inner) = inner(rx_cache, entry) else { return };
         let framing = rx_cache[entry as usize].framing;
-        let opened = packets.iter().zip(matches).zip(&self.opener.verdicts);
-        for ((packet, MatchedEsp { at, len, tos, .. }), verdict) in opened {
-            if *verdict != OpenStatus::Authentic {
+        let opened = packets.iter().zip(matches).zip(&self.opener.statuses);
+        for ((packet, MatchedEsp { at, len, tos, .. }), status) in opened {
+            if *status != OpenStatus::Authentic {
                 break;
             }
             let Some(inner_packet) =
@@ -211,7 +212,7 @@ impl Inbound {
         if accepted < matches.len() / 2 {
             back_off.begin();
         }
-        self.opener.verdicts.drain(..accepted);
+        self.opener.statuses.drain(..accepted);
         for (packet, matched) in packets.drain(accepted..).zip(&matches[accepted..]) {
             self.rx.push_opened(packet, entry, matched);
         }

@@ -7,7 +7,7 @@ use uxfrm_packet::{IpPacket, PacketBuf, Segments};
 
 use super::outer_template::{MatchedEsp, SaMatcher};
 use super::rx_cache::RxCache;
-use super::slow::device::DeviceMarks;
+use super::slow::device::MetadataByBuffer;
 use super::slow::item::{Fate, RxItem};
 use super::slow::policy_lookups::PolicyLookups;
 use super::{META_AHEAD, SealedEsp, deliver, narrow};
@@ -20,7 +20,7 @@ pub(crate) struct RxBatch {
     pub(super) items: Vec<RxItem>,
     /// Buffers of the batch; `None` once delivered.
     pub(super) buffers: Vec<Option<PacketBuf>>,
-    pub(super) marks: DeviceMarks,
+    pub(super) metadata: MetadataByBuffer,
     /// SAs of this batch and of earlier ones.
     pub(super) rx_cache: RxCache,
     /// ESP packets to open in this round, in order of buffer and offset.
@@ -37,7 +37,7 @@ impl RxBatch {
         Self {
             items: Vec::with_capacity(uxfrm_packet::BATCH),
             buffers: Vec::with_capacity(uxfrm_packet::BATCH),
-            marks: DeviceMarks::default(),
+            metadata: MetadataByBuffer::default(),
             rx_cache: RxCache::new(),
             sealed: Vec::with_capacity(uxfrm_packet::BATCH),
             has_new_buffers: false,
@@ -80,10 +80,10 @@ impl RxBatch {
     }
 
     #[inline(never)]
-    fn receive_burst(&mut self, buffer: u32, train: &PacketBuf, stride: u16) {
-        for start in (0..train.len().max(1)).step_by(stride.into()) {
-            let len = usize::from(stride).min(train.len() - start);
-            self.items.push(RxItem::new(buffer, start, len, train.mark));
+    fn receive_burst(&mut self, buffer: u32, burst: &PacketBuf, stride: u16) {
+        for start in (0..burst.len().max(1)).step_by(stride.into()) {
+            let len = usize::from(stride).min(burst.len() - start);
+            self.items.push(RxItem::new(buffer, start, len, burst.mark));
         }
     }
 

@@ -38,7 +38,7 @@ pub(super) struct RxEntry {
     pub(super) passes: Option<VerdictId>,
     /// Policy epoch of `passes`.
     epoch: u16,
-    pub(super) turn: InsertionSeq,
+    pub(super) insertion_seq: InsertionSeq,
     /// Key of the latest look-up that found the SA.
     lookup_key: Option<SaLookupKey>,
     /// Number of the latest batch with packets of this SA.
@@ -73,7 +73,7 @@ pub(super) struct RxTemplates {
 pub(super) struct EspFraming {
     pub(super) spi: Spi,
     /// Bytes of SPI, sequence number and IV.
-    pub(super) lead: u32,
+    pub(super) header_iv_len: u32,
     pub(super) icv: u32,
     pub(super) mode: Mode,
     pub(super) flags: SaFlags,
@@ -105,7 +105,7 @@ pub(super) struct RxCache {
     spis: Vec<u32>,
     /// Generations of snapshot, SAs and policies that the entries are valid for, and the host.
     generation: u64,
-    states: u64,
+    sa_generation: u64,
     policies: u64,
     host: Option<Arc<HostView>>,
     /// Rises when policies change; the scopes of the changes by epoch.
@@ -133,7 +133,7 @@ impl RxCache {
             batch: 0,
             spis: Vec::new(),
             generation: 0,
-            states: 0,
+            sa_generation: 0,
             policies: 0,
             host: None,
             epoch: 0,
@@ -186,7 +186,7 @@ impl RxCache {
         self.generation = snapshot.generation;
         self.host.clone_from(&snapshot.host);
         self.most = most_among(snapshot.sad.len());
-        let states = std::mem::replace(&mut self.states, snapshot.states);
+        let states = std::mem::replace(&mut self.sa_generation, snapshot.sa_generation);
         if !on_same_host || !self.evict_changed(snapshot, states) {
             self.forget();
         }
@@ -253,7 +253,7 @@ impl RxCache {
         let Self { all, by_seq_hint, spi_index, .. } = self;
         let moved = &all[to as usize];
         let slots = by_seq_hint.len();
-        let hint = &mut by_seq_hint[moved.turn.slot(slots)];
+        let hint = &mut by_seq_hint[moved.insertion_seq.slot(slots)];
         if *hint == from {
             *hint = to;
         }
@@ -396,7 +396,7 @@ impl RxCache {
             return false;
         };
         let Some(Some(record)) = self.records.get_mut(place as usize) else { return false };
-        let holds_on = !self.scope_epochs.is(*direction, flow, record.epoch);
+        let holds_on = !self.scope_epochs.is_stale(*direction, flow, record.epoch);
         if holds_on {
             record.epoch = self.epoch;
         }
@@ -553,7 +553,7 @@ impl RxEntry {
             pending_slot: 0,
             passes: None,
             epoch: 0,
-            turn: InsertionSeq::of(sa),
+            insertion_seq: InsertionSeq::of(sa),
             lookup_key: None,
             seen_in: 0,
             encap: config.encap.as_ref().map(|encap| encap.kind),
@@ -574,7 +574,7 @@ impl RxEntry {
     /// Whether packets of this SA alone pass under their flow's verdict.
     #[inline(always)]
     pub(super) fn lets_pass(&self, known: CachedVerdict) -> bool {
-        self.passes == Some(known.verdict) || known.sa_satisfies(self.turn)
+        self.passes == Some(known.verdict) || known.sa_satisfies(self.insertion_seq)
     }
 
     /// Whether the entry was found by this key.
@@ -589,7 +589,7 @@ impl EspFraming {
         let (config, transform) = (sa.config(), sa.transform());
         Self {
             spi: sa.id().spi,
-            lead: narrow(esp::HEADER_LEN + transform.iv_len()),
+            header_iv_len: narrow(esp::HEADER_LEN + transform.iv_len()),
             icv: narrow(transform.icv_len()),
             mode: config.mode,
             flags: config.flags,

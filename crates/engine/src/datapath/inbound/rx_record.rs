@@ -43,7 +43,7 @@ pub(super) struct RxRecord {
     /// Offset of ESP.
     at: u8,
     /// Bytes of SPI, sequence number and IV.
-    lead: u8,
+    header_iv_len: u8,
     icv: u8,
     flags: SaFlags,
     extended: bool,
@@ -93,7 +93,7 @@ impl RxRecord {
             tally: 0,
             pending_slot: 0,
             at: small(outer.at())?,
-            lead: small(framing.lead)?,
+            header_iv_len: small(framing.header_iv_len)?,
             icv: small(framing.icv)?,
             flags: framing.flags,
             extended: rx_cache.extended,
@@ -145,9 +145,9 @@ impl RxRecord {
         matched: &MatchedEsp,
         buffer: &PacketBuf,
     ) -> Option<InnerPacket> {
-        let (lead, icv) = (u32::from(self.lead), u32::from(self.icv));
-        let at = matched.at + lead;
-        let text = buffer.part(at, matched.len.checked_sub(lead + icv)?)?;
+        let (header_iv_len, icv) = (u32::from(self.header_iv_len), u32::from(self.icv));
+        let at = matched.at + header_iv_len;
+        let text = buffer.part(at, matched.len.checked_sub(header_iv_len + icv)?)?;
         let stripped = decap::strip(text).ok()?;
         let inner = self.inner.outline();
         let extent = inner.matches_with_checksum(&text[..stripped.len])?;

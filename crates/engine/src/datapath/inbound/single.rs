@@ -37,7 +37,7 @@ impl Inbound {
     /// Stages 2 to 4; marks the SA as seen in this batch.
     #[inline(always)]
     fn match_single(&mut self, packet: &PacketBuf) -> Option<SealedEsp> {
-        if is_burst(packet) || !self.rx.marks.is_empty() {
+        if is_burst(packet) || !self.rx.metadata.is_empty() {
             return None;
         }
         let item = RxItem::new(0, 0, packet.len(), packet.mark);
@@ -57,14 +57,14 @@ impl Inbound {
         watch: &mut impl StageWatch,
     ) {
         self.rx.rx_cache.note_latest(Some(sealed.entry));
-        let verdict = self.open_single(&mut packet, &sealed, ctx);
+        let status = self.open_single(&mut packet, &sealed, ctx);
         watch.stage_done(Stage::Open);
-        let inner_packet = match verdict {
+        let inner_packet = match status {
             OpenStatus::Authentic => self.inner_packet(&packet, &sealed),
             OpenStatus::Forged | OpenStatus::TooShort | OpenStatus::Pending => None,
         };
         let Some(inner_packet) = inner_packet else {
-            return self.accept_slow(packet, sealed, verdict, ctx, watch);
+            return self.accept_slow(packet, sealed, status, ctx, watch);
         };
         let accepted = self.accept_single(&sealed, &inner_packet, ctx);
         watch.stage_done(Stage::Accept);
@@ -87,7 +87,7 @@ impl Inbound {
         let Some(esp) = packet.bytes_mut().get_mut(places) else { return OpenStatus::TooShort };
         let mut job = OpenJob::in_place(state.sa.key(), state.high_of(sealed.number), esp);
         ctx.crypter.open(std::slice::from_mut(&mut job));
-        job.verdict
+        job.status
     }
 
     /// Stage 7; `None` if the packet does not match the inner template.
@@ -159,7 +159,7 @@ impl Inbound {
         &mut self,
         packet: PacketBuf,
         sealed: SealedEsp,
-        verdict: OpenStatus,
+        status: OpenStatus,
         ctx: &mut BatchContext<'_>,
         watch: &mut impl StageWatch,
     ) {
@@ -167,8 +167,8 @@ impl Inbound {
         self.rx.items.push(RxItem { fate: Fate::Encrypted, ..item });
         self.rx.buffers.push(Some(packet));
         self.rx.sealed.push(sealed);
-        self.opener.verdicts.clear();
-        self.opener.verdicts.push(verdict);
+        self.opener.statuses.clear();
+        self.opener.statuses.push(status);
         self.continue_opened(ctx, watch);
     }
 

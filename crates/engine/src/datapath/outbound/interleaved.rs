@@ -82,7 +82,7 @@ struct TxAssignment {
     share: u32,
 }
 
-/// What one SA has to carry in this attempt, and its reserved numbers.
+/// What one SA has to carry in this attempt, and the numbers taken for it.
 #[derive(Clone, Copy, Debug)]
 struct SaShare {
     tally: u32,
@@ -99,7 +99,7 @@ struct SaShare {
 /// A packet that qualifies by its headers, with the verdict of its flow if it is looked up already.
 #[derive(Clone, Copy, Debug)]
 struct FlowCandidate {
-    trail: FlowProbe,
+    probe: FlowProbe,
     len: usize,
     known: Option<CachedVerdict>,
 }
@@ -210,7 +210,7 @@ impl Outbound {
         self.in_place.extend(rest.take(assigned));
         self.count_interleaved(ctx);
         watch.stage_done(Stage::Frame);
-        let supply = self.reserve_interleaved(ctx);
+        let supply = self.take_interleaved(ctx);
         self.tx.numbering.supply = supply;
         watch.stage_done(Stage::Number);
         match supply {
@@ -265,11 +265,11 @@ impl Outbound {
             packets.get(at + DATA_AHEAD).inspect(|packet| packet.prefetch_bytes());
             let words = Ipv4FlowKey::of(packet.bytes()).filter(|_| is_untouched(packet));
             let Some(words) = words else { break };
-            let trail = self.decider.policies.probe(&words, packet);
+            let probe = self.decider.policies.probe(&words, packet);
             if locality == Locality::InMemory {
-                self.decider.policies.prefetch_primary(&trail);
+                self.decider.policies.prefetch_primary(&probe);
             }
-            candidates.push(FlowCandidate { trail, len: words.len, known: None });
+            candidates.push(FlowCandidate { probe, len: words.len, known: None });
         }
     }
 
@@ -277,11 +277,11 @@ impl Outbound {
     /// misses.
     #[inline(always)]
     fn resolve_primary(&self, candidates: &mut [FlowCandidate]) {
-        for FlowCandidate { trail, known, .. } in candidates {
-            *known = self.decider.policies.probe_primary(trail);
+        for FlowCandidate { probe, known, .. } in candidates {
+            *known = self.decider.policies.probe_primary(probe);
             match known {
                 Some(known) => self.prefetch_bundle(*known),
-                None => self.decider.policies.prefetch_overflow(trail),
+                None => self.decider.policies.prefetch_overflow(probe),
             }
         }
     }
@@ -302,15 +302,15 @@ impl Outbound {
     ) {
         all.clear();
         let mut before = None;
-        for FlowCandidate { trail, len, known } in candidates {
+        for FlowCandidate { probe, len, known } in candidates {
             // Consecutive packets of one flow are looked up once.
             let found = match (before, all.last()) {
-                (Some(before), Some(latest)) if before == trail => {
+                (Some(before), Some(latest)) if before == probe => {
                     ResolvedFlow { len: *len, ..*latest }
                 }
                 _ => {
-                    let known = known.or_else(|| self.decider.policies.probe_primary(trail));
-                    let known = known.or_else(|| self.decider.policies.probe_overflow(trail));
+                    let known = known.or_else(|| self.decider.policies.probe_primary(probe));
+                    let known = known.or_else(|| self.decider.policies.probe_overflow(probe));
                     let Some(known) = known else { break };
                     let Some(bundle) = known.bundle() else { break };
                     debug_assert_eq!(
@@ -322,7 +322,7 @@ impl Outbound {
                     ResolvedFlow { answer: known.verdict, bundle, len: *len }
                 }
             };
-            before = Some(trail);
+            before = Some(probe);
             all.push(found);
         }
     }
@@ -368,7 +368,7 @@ impl Outbound {
 
     /// Stage 6.
     #[inline(never)]
-    fn reserve_interleaved(&mut self, ctx: &mut BatchContext<'_>) -> SeqSupply {
+    fn take_interleaved(&mut self, ctx: &mut BatchContext<'_>) -> SeqSupply {
         let Self { interleaved, tx: TxBatch { cache, .. }, deferred, .. } = self;
         let TxInterleaved { assignments, shares, slots, .. } = interleaved;
         prefetch_keys(cache, assignments, 0);

@@ -1,4 +1,4 @@
-//! Charges SAs and reserves their sequence numbers: once per batch, exact at the limits.
+//! Charges SAs and takes their sequence numbers: once per batch, exact at the limits.
 
 use super::slow::device::Sealer;
 use super::{TxBatch, TxItem, narrow};
@@ -7,7 +7,7 @@ use crate::datapath::account::{LimitCheck, charge, charge_one};
 use crate::datapath::context::BatchContext;
 use crate::{DropReason, Sa};
 
-/// Whether every SA could reserve enough sequence numbers.
+/// Whether every SA had enough sequence numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum SeqSupply {
     /// All of them: numbers are assigned while headers are written.
@@ -43,9 +43,9 @@ impl SeqNumbering {
         tally.bytes += bytes;
     }
 
-    /// Charges each SA that the layer uses, and reserves its numbers.
+    /// Charges each SA that the layer uses, and takes its numbers.
     #[inline(always)]
-    pub(super) fn reserve_all(&mut self, cache: &mut BundleCache, ctx: &mut BatchContext<'_>) {
+    pub(super) fn take_all(&mut self, cache: &mut BundleCache, ctx: &mut BatchContext<'_>) {
         self.supply = SeqSupply::Enough;
         for place in self.touched.drain(..) {
             let Some(tally) = cache.tally(place) else { continue };
@@ -60,20 +60,20 @@ impl SeqNumbering {
 
 /// Stage 6. If every SA has enough numbers, they are assigned while headers are written.
 #[inline(always)]
-pub(super) fn reserve_numbers(depth: usize, tx: &mut TxBatch, ctx: &mut BatchContext<'_>) {
+pub(super) fn take_numbers(depth: usize, tx: &mut TxBatch, ctx: &mut BatchContext<'_>) {
     let TxBatch { items, cache, numbering, .. } = tx;
     if depth > 0 {
         for item in items.iter().filter(|item| item.count > 0) {
             numbering.request_item(cache, item, depth);
         }
     }
-    numbering.reserve_all(cache, ctx);
+    numbering.take_all(cache, ctx);
     if numbering.supply == SeqSupply::Short {
         distribute(depth, tx, ctx);
     }
 }
 
-/// Assigns the reserved numbers item by item; what gets none is dropped.
+/// Assigns the numbers taken, item by item; what gets none is dropped.
 #[cold]
 pub(super) fn distribute(depth: usize, tx: &mut TxBatch, ctx: &mut BatchContext<'_>) {
     let TxBatch { items, cache, .. } = tx;
@@ -89,7 +89,7 @@ pub(super) fn distribute(depth: usize, tx: &mut TxBatch, ctx: &mut BatchContext<
 }
 
 impl SeqGrant {
-    /// Charges an SA for a batch and reserves numbers for the packets that it may send.
+    /// Charges an SA for a batch and takes numbers for the packets that it may send.
     #[inline(always)]
     pub(super) fn of(sa: &Sa, packets: u32, bytes: u64, ctx: &mut BatchContext<'_>) -> Self {
         let mut grant = Self { refusal: DropReason::OutStateExpired, ..Self::NOTHING };
@@ -101,7 +101,7 @@ impl SeqGrant {
         grant
     }
 
-    /// Reserves numbers of an SA whose packets are counted later.
+    /// Takes numbers of an SA whose packets are counted later.
     #[inline(always)]
     pub(super) fn take_uncharged(sa: &Sa, packets: u32) -> Self {
         let mut grant = Self::NOTHING;
@@ -119,7 +119,7 @@ impl SeqGrant {
         first
     }
 
-    /// Reserves numbers. Those that are missing are refused: the numbers end, or the owner has
+    /// Takes numbers. Those that are missing are refused: the numbers end, or the owner has
     /// reserved no more yet.
     #[inline(always)]
     fn take(&mut self, sa: &Sa, packets: u32) {
@@ -129,7 +129,7 @@ impl SeqGrant {
             }
             Ok(block) => {
                 (self.next, self.left) = (block.first, block.count);
-                self.refusal = sa.sequence().lack();
+                self.refusal = sa.sequence().shortage();
             }
             Err(reason) => (self.left, self.refusal) = (0, reason),
         }

@@ -26,7 +26,7 @@ pub(super) struct FlowRun {
     pub(super) packets: u32,
     /// Whether all are single whole packets without options and with complete checksums: they only
     /// need encapsulation.
-    pub(super) plain: bool,
+    pub(super) encap_only: bool,
     /// Bytes of their buffers, and by their own headers.
     pub(super) received: usize,
     pub(super) bytes: usize,
@@ -42,8 +42,8 @@ pub(super) struct FlowRun {
 struct PacketForm {
     /// Length by its own header.
     len: usize,
-    /// See [`FlowRun::plain`].
-    plain: bool,
+    /// See [`FlowRun::encap_only`].
+    encap_only: bool,
 }
 
 /// Flow metadata: mark and interface id.
@@ -105,7 +105,7 @@ impl PreParsed {
         let parsed = IpPacket::parse_then(packet.bytes(), |ip| self.push_parsed(packet, &ip));
         if parsed.is_err() {
             self.outline = None;
-            self.push_flow(UNREADABLE, packet, PacketForm { len: packet.len(), plain: false });
+            self.push_flow(UNREADABLE, packet, PacketForm { len: packet.len(), encap_only: false });
         }
     }
 
@@ -113,16 +113,16 @@ impl PreParsed {
     fn push_parsed(&mut self, packet: &PacketBuf, ip: &IpPacket) {
         self.outline = packet.bytes().get(..ip.total_len).and_then(HeaderTemplate::of);
         self.label = FlowMeta::of(packet);
-        let plain = is_untouched(packet) && !ip.is_fragment() && !ip.has_options;
+        let encap_only = is_untouched(packet) && !ip.is_fragment() && !ip.has_options;
         let flow = FlowKey::of(packet, ip, packet.bytes());
-        self.push_flow(flow, packet, PacketForm { len: ip.total_len, plain });
+        self.push_flow(flow, packet, PacketForm { len: ip.total_len, encap_only });
     }
 
     #[inline(always)]
     fn push_flow(&mut self, flow: FlowKey, packet: &PacketBuf, form: PacketForm) {
         match self.runs.last_mut() {
             Some(run) if self.flows.last() == Some(&flow) => {
-                run.plain &= form.plain;
+                run.encap_only &= form.encap_only;
                 run.add(packet, form.len);
             }
             Some(_) | None => {
@@ -138,17 +138,17 @@ impl FlowRun {
     #[inline(always)]
     pub(super) fn single(packet: &PacketBuf, summary: Option<&(PacketSummary, FlowKey)>) -> Self {
         let Some((summary, _)) = summary else {
-            return Self::of(packet, PacketForm { len: packet.len(), plain: false });
+            return Self::of(packet, PacketForm { len: packet.len(), encap_only: false });
         };
-        let plain = is_untouched(packet) && !summary.fragment && !summary.options;
-        Self::of(packet, PacketForm { len: summary.total_len as usize, plain })
+        let encap_only = is_untouched(packet) && !summary.fragment && !summary.options;
+        Self::of(packet, PacketForm { len: summary.total_len as usize, encap_only })
     }
 
     #[inline(always)]
-    fn of(packet: &PacketBuf, PacketForm { len, plain }: PacketForm) -> Self {
+    fn of(packet: &PacketBuf, PacketForm { len, encap_only }: PacketForm) -> Self {
         Self {
             packets: 1,
-            plain,
+            encap_only,
             received: packet.len(),
             bytes: len,
             longest: len,

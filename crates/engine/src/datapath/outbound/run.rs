@@ -34,9 +34,9 @@ impl Outbound {
         if self.tx.items.is_empty() {
             return true;
         }
-        let plain = self.parsed.runs[first..].iter().take_while(|run| run.plain);
+        let encap_only = self.parsed.runs[first..].iter().take_while(|run| run.encap_only);
         let mut packets = 0;
-        let many = plain.map(|run| run.packets).any(|more| {
+        let many = encap_only.map(|run| run.packets).any(|more| {
             packets += more;
             packets >= MIN_PACKETS
         });
@@ -124,7 +124,7 @@ impl Outbound {
         let count = self.parsed.runs[runs.clone()].iter().map(|run| run.packets as usize).sum();
         self.in_place.extend(packets.take(count));
         watch.stage_done(Stage::Frame);
-        self.tx.numbering.reserve_all(&mut self.tx.cache, ctx);
+        self.tx.numbering.take_all(&mut self.tx.cache, ctx);
         watch.stage_done(Stage::Number);
         if self.tx.numbering.supply == SeqSupply::Short {
             return self.send_run_slow(runs, ctx, watch);
@@ -432,7 +432,7 @@ impl Bundle {
     #[inline(always)]
     fn takes(&self, run: &FlowRun) -> bool {
         self.fast_room.is_some_and(|room| {
-            run.plain
+            run.encap_only
                 && run.longest <= self.inner_mtu
                 && run.headroom >= room.before
                 && run.tailroom >= room.behind

@@ -55,7 +55,7 @@ impl<'a, 'c> SealJobs<'a, 'c> {
     fn note_refused(&mut self) {
         for job in &self.jobs {
             let item = job.tag as usize;
-            if job.verdict != SealStatus::Sealed && self.failed.last() != Some(&item) {
+            if job.status != SealStatus::Sealed && self.failed.last() != Some(&item) {
                 self.failed.push(item);
             }
         }

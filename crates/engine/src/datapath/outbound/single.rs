@@ -50,7 +50,7 @@ impl Outbound {
         ctx: &mut BatchContext<'_>,
     ) {
         self.count_run(run, known, ctx);
-        self.reserve_single(run, place, version, ctx);
+        self.take_single(run, place, version, ctx);
         if self.tx.numbering.supply == SeqSupply::Short {
             self.push_reserved(packet, place, ctx);
             return self.send_slow(ctx);
@@ -67,7 +67,7 @@ impl Outbound {
     /// Stage 6. Counting on counters that all workers share costs as much as writing a header, so
     /// it is deferred if the SA allows that.
     #[inline(always)]
-    fn reserve_single(
+    fn take_single(
         &mut self,
         run: &FlowRun,
         place: u32,
@@ -107,7 +107,7 @@ impl Outbound {
         let (high, iv) = layer.seq_high_and_iv(seq_id.sequence);
         let mut job = SealJob::in_place(layer.sa.key(), high, iv, esp);
         ctx.crypter.seal(std::slice::from_mut(&mut job));
-        if job.verdict != SealStatus::Sealed {
+        if job.status != SealStatus::Sealed {
             return None;
         }
         if layer.needs_finish() {

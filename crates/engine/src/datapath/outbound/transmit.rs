@@ -31,7 +31,7 @@ pub(super) fn transmit(tx: &mut TxBatch, ctx: &mut BatchContext<'_>) {
         };
         match mark {
             Some(mark) if item.is_single() && item.stride <= mtu => {
-                send_single(item.packet, mark, ctx);
+                send_unsegmented(item.packet, mark, ctx);
             }
             Some(_) | None if item.count == 0 => ctx.pool.give(item.packet),
             Some(_) | None => send(item, tx, ctx),
@@ -42,7 +42,7 @@ pub(super) fn transmit(tx: &mut TxBatch, ctx: &mut BatchContext<'_>) {
 
 /// A whole packet within the MTU.
 #[inline(always)]
-fn send_single(mut packet: PacketBuf, mark: Mark, ctx: &mut BatchContext<'_>) {
+fn send_unsegmented(mut packet: PacketBuf, mark: Mark, ctx: &mut BatchContext<'_>) {
     packet.mark = mark.applied_to(packet.mark);
     packet.checksum = Checksum::AsIs;
     packet.segments = Segments::One;

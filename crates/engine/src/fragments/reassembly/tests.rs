@@ -9,7 +9,7 @@ use super::*;
 #[derive(Clone, Copy, Debug)]
 struct Bit {
     is_v6: bool,
-    turn: u64,
+    seq: u64,
     ident: u8,
     offset: u8,
     units: u8,
@@ -28,7 +28,7 @@ impl Bit {
     }
 
     fn origin(self) -> FragmentOrigin {
-        origin(self.turn)
+        origin(self.seq)
     }
 
     fn packet(self) -> Vec<u8> {
@@ -79,7 +79,7 @@ type Ident = (bool, u8);
 
 impl Model {
     fn add(&mut self, bit: Bit, now: u64) -> (Said, u64) {
-        let (key, shelf) = ((bit.is_v6, bit.ident), self.0.entry(bit.turn).or_default());
+        let (key, shelf) = ((bit.is_v6, bit.ident), self.0.entry(bit.seq).or_default());
         let mut evicted = 0;
         if !shelf.iter().any(|(other, _)| *other == key) {
             if shelf.len() == MAX_DATAGRAMS {
@@ -129,8 +129,8 @@ impl Model {
 }
 
 /// Origin of one SA.
-fn origin(turn: u64) -> FragmentOrigin {
-    FragmentOrigin { kin: vec![SaFamily::alone(turn)], turns: [turn, 0, 0, 0, 0, 0] }
+fn origin(seq: u64) -> FragmentOrigin {
+    FragmentOrigin { kin: vec![SaFamily::alone(seq)], insertion_seqs: [seq, 0, 0, 0, 0, 0] }
 }
 
 fn at(seconds: u64) -> Moment {
@@ -167,9 +167,9 @@ fn said(outcome: Reassembled, is_v6: bool, pool: &mut Pool) -> Said {
 
 fn bits(idents: u8) -> impl Strategy<Value = (Bit, u64)> {
     let bit = (any::<bool>(), 0..3_u64, 0..idents, 0..5_u8, 1..4_u8, any::<bool>(), 0..4_u8);
-    let bit = bit.prop_map(|(is_v6, turn, ident, offset, units, is_last, salt)| Bit {
+    let bit = bit.prop_map(|(is_v6, seq, ident, offset, units, is_last, salt)| Bit {
         is_v6,
-        turn,
+        seq,
         ident,
         offset,
         units,
@@ -227,7 +227,7 @@ fn flood_fills_only_its_own_queue() {
     let (mut reassembly, mut pool) = (Reassembly::default(), Pool::new());
     let piece = |offset, is_last| Bit {
         is_v6: false,
-        turn: 7,
+        seq: 7,
         ident: 9,
         offset,
         units: 1,
@@ -253,11 +253,11 @@ fn flood_fills_only_its_own_queue() {
 fn total_memory_is_bounded_for_many_sas() {
     let (mut reassembly, mut pool) = (Reassembly::default(), Pool::new());
     let small =
-        Bit { is_v6: false, turn: 1, ident: 9, offset: 0, units: 1, is_last: false, salt: 0 };
+        Bit { is_v6: false, seq: 1, ident: 9, offset: 0, units: 1, is_last: false, salt: 0 };
     add(&mut reassembly, &small.packet(), small.origin(), 0, &mut pool);
-    for turn in 2..20 {
+    for seq in 2..20 {
         for ident in 0..200 {
-            add(&mut reassembly, &long(ident), origin(turn), 0, &mut pool);
+            add(&mut reassembly, &long(ident), origin(seq), 0, &mut pool);
             assert!(reassembly.room <= MAX_TOTAL_BYTES);
         }
     }
@@ -272,14 +272,14 @@ fn total_memory_is_bounded_for_many_sas() {
 fn eviction_visits_few_queues() {
     let (mut reassembly, mut pool) = (Reassembly::default(), Pool::new());
     let states = 1200;
-    for turn in 1..=states {
-        add(&mut reassembly, &long(1), origin(turn), turn, &mut pool);
+    for seq in 1..=states {
+        add(&mut reassembly, &long(1), origin(seq), seq, &mut pool);
     }
     assert!(reassembly.room > MAX_TOTAL_BYTES / 2, "{}", reassembly.room);
     let before = reassembly.looked_at;
-    for turn in 1..=states {
+    for seq in 1..=states {
         let (outcome, evicted) =
-            add(&mut reassembly, &long(2), origin(states + turn), states, &mut pool);
+            add(&mut reassembly, &long(2), origin(states + seq), states, &mut pool);
         assert!(matches!(outcome, Reassembled::Held) && evicted == 1);
     }
     assert!(reassembly.looked_at - before <= 3 * states, "{}", reassembly.looked_at - before);

@@ -87,7 +87,7 @@ impl PartialEq for SharedFields {
 }
 
 impl SharedFields {
-    fn of(policy: &Policy, device: Option<DeviceId>, age: u64, layout: FieldLayout) -> Self {
+    fn of(policy: &Policy, device: Option<DeviceId>, seq: u64, layout: FieldLayout) -> Self {
         let target = |offload| Box::new(OffloadTarget { offload, device });
         let mut templates: Box<[Template]> = policy.templates.as_slice().into();
         if let Some(first) = templates.first_mut() {
@@ -97,7 +97,7 @@ impl SharedFields {
             layout,
             traffic: layout.shared_traffic(&policy.selector),
             mask_template: None,
-            epoch: epoch(age),
+            epoch: epoch(seq),
             kind: policy.kind,
             templates,
             limits: (policy.limits != LifetimeLimits::default()).then(|| Box::new(policy.limits)),
@@ -155,10 +155,10 @@ impl SharedFieldsTable {
         &mut self,
         policy: &Policy,
         device: Option<DeviceId>,
-        age: u64,
+        seq: u64,
     ) -> Arc<SharedFields> {
         self.policies += 1;
-        let of = |layout| SharedFields::of(policy, device, age, layout);
+        let of = |layout| SharedFields::of(policy, device, seq, layout);
         let shared = FieldLayout::sharing(policy, INLINE_BYTES).into_iter().find_map(|layout| {
             let fields = of(layout);
             self.find(&fields).or_else(|| self.may_add(layout).then(|| self.insert(fields, policy)))
@@ -240,8 +240,8 @@ impl SharedFieldsTable {
 }
 
 /// Upper half of an insertion number. Most policies have the same.
-pub(crate) fn epoch(age: u64) -> u32 {
-    u32::try_from(age >> u32::BITS).unwrap_or(u32::MAX)
+pub(crate) fn epoch(seq: u64) -> u32 {
+    u32::try_from(seq >> u32::BITS).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

@@ -101,7 +101,7 @@ proptest! {
                 let fits = model.iter().enumerate().filter(move |(_, entry)| {
                     entry.kind() == kind && takes(&entry.policy(), &piece)
                 });
-                fits.min_by_key(|(age, entry)| (entry.precedence().priority(), *age)).map(|(_, entry)| entry)
+                fits.min_by_key(|(seq, entry)| (entry.precedence().priority(), *seq)).map(|(_, entry)| entry)
             };
             let kinds = [PolicyKind::Sub, PolicyKind::Main].into_iter();
             let expected = kinds.filter_map(first).find(|entry| refuses(&entry.policy()));

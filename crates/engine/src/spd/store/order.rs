@@ -92,10 +92,10 @@ mod tests {
 
         /// Inserts by sequence number.
         fn restore(&mut self, entry: &Arc<PolicyEntry>) {
-            let age = entry.precedence().insertion_seq();
-            let at = self.policies.partition_point(|(seq, _)| *seq > age);
-            self.policies.insert(at, (age, Arc::clone(entry)));
-            let is_passed = age >= self.last;
+            let own = entry.precedence().insertion_seq();
+            let at = self.policies.partition_point(|(seq, _)| *seq > own);
+            self.policies.insert(at, (own, Arc::clone(entry)));
+            let is_passed = own >= self.last;
             self.looked_at = self.looked_at.map(|passed| passed + usize::from(is_passed));
         }
 

@@ -138,7 +138,7 @@ proptest! {
             let fits = model.iter().enumerate().filter(|(_, entry)| {
                 entry.direction() == direction && applies(&entry.policy(), &flow)
             });
-            let first = fits.min_by_key(|(age, entry)| (entry.kind() == PolicyKind::Main, entry.precedence().priority(), *age));
+            let first = fits.min_by_key(|(seq, entry)| (entry.kind() == PolicyKind::Main, entry.precedence().priority(), *seq));
             let found = match snapshot.spd.lookup(direction, &flow) {
                 PolicyLookup::Policy(entry) => Some(entry.index()),
                 PolicyLookup::Default(action) => { prop_assert_eq!(action, Action::Allow); None }

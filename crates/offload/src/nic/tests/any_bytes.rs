@@ -65,8 +65,8 @@ proptest! {
                 header.fill(2);
                 header[12..].copy_from_slice(kind);
             }
-            for ReceivedPacket { packet, mark } in bed.receive(vec![packet]) {
-                let success = mark.is_some_and(|mark| mark.status == DeviceStatus::Success);
+            for ReceivedPacket { packet, metadata } in bed.receive(vec![packet]) {
+                let success = metadata.is_some_and(|mark| mark.status == DeviceStatus::Success);
                 if success && !crypto {
                     let (got, expected) = (packet.bytes(), plain[0].bytes());
                     // ECN and NAT's changes of the outer header are not authenticated; IPv6's have

@@ -25,7 +25,7 @@ fn full_niantic_keeps_sas_and_deletion_makes_room() {
         sequence += 1;
         let received = bed.receive(vec![sender.esp(&plain[0], sequence)]);
         received[0]
-            .mark
+            .metadata
             .is_some_and(|mark| (mark.handle, mark.status) == (Some(kept), DeviceStatus::Success))
     };
     let mut second = None;

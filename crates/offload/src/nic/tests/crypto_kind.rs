@@ -40,11 +40,11 @@ fn a_train_is_encrypted_frame_by_frame() {
         plain.iter().zip(1..).map(|(plain, sequence)| sender.frame(plain, sequence).0).collect();
     let stride = frames[0].len();
     let bytes: Vec<u8> = frames.iter().flat_map(|frame| frame.bytes().to_vec()).collect();
-    let mut train = PacketBuf::from_slice(&bytes);
-    train.segments = Segments::Burst { stride: u16::try_from(stride).unwrap() };
+    let mut burst = PacketBuf::from_slice(&bytes);
+    burst.segments = Segments::Burst { stride: u16::try_from(stride).unwrap() };
     let task = OffloadTask::Encrypt { sequence: 1 };
     let handover = OffloadOrder { device: NIC, handle, task };
-    let sent = bed.transmit(vec![OffloadedPacket { packet: train, handover }]);
+    let sent = bed.transmit(vec![OffloadedPacket { packet: burst, handover }]);
     assert_eq!(bed.nic.outward().sent, 100);
     let apart: Vec<_> = sent.iter().flat_map(uxfrm_testkit::split_burst).collect();
     assert_eq!(bytes_of(&apart), bytes_of(&expected));
@@ -63,7 +63,7 @@ fn decryption_is_in_place() {
         let mut received = bed.receive(wire);
         received.sort_by_key(|received| received.packet.len());
         for ((mut received, wrapped), plain) in received.into_iter().zip(wrapped).zip(&plain) {
-            let mark = received.mark.unwrap();
+            let mark = received.metadata.unwrap();
             assert_eq!((mark.handle, mark.status), (Some(handle), DeviceStatus::Success));
             assert_eq!(mark.kind, OffloadKind::Crypto);
             let (_, esp) = sender.frame(plain, 1);
@@ -93,7 +93,7 @@ fn forged_or_truncated_is_dropped_by_name() {
     );
     let statuses: Vec<_> = [forged, PacketBuf::from_slice(&short)]
         .into_iter()
-        .map(|packet| bed.receive(vec![packet])[0].mark.unwrap().status)
+        .map(|packet| bed.receive(vec![packet])[0].metadata.unwrap().status)
         .collect();
     assert_eq!(statuses, [DeviceStatus::AuthFailed, DeviceStatus::InvalidSyntax]);
     assert_eq!(bed.counts(handle).failures.integrity_failed, 1);
@@ -108,7 +108,7 @@ fn esn_upper_half_is_nearest_to_reported() {
     let handle = bed.add_receiving(&wrapping, OffloadKind::Crypto);
     let plain = datagrams(&wrapping, &[64]);
     let mut status = |bed: &mut TestBed, number| {
-        bed.receive(vec![sender.esp(&plain[0], number)])[0].mark.unwrap().status
+        bed.receive(vec![sender.esp(&plain[0], number)])[0].metadata.unwrap().status
     };
     let (good, bad) = (DeviceStatus::Success, DeviceStatus::AuthFailed);
     assert_eq!(status(&mut bed, 1), good);

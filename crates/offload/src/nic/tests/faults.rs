@@ -132,7 +132,7 @@ fn wrong_decryption_is_named_in_both_kinds() {
         let wire = (1..=3).map(|number| sender.esp(&plain[0], number)).collect();
         let received = bed.receive(wire);
         let statuses: Vec<_> =
-            received.iter().map(|received| received.mark.unwrap().status).collect();
+            received.iter().map(|received| received.metadata.unwrap().status).collect();
         let (good, bad) = (DeviceStatus::Success, DeviceStatus::AuthFailed);
         match kind {
             OffloadKind::Packet => {

@@ -92,7 +92,7 @@ fn both_directions_work_and_each_function_has_its_own() {
     let mut wire: Batch = [sender.esp(&plain[0], 2)].into_iter().chain(copies(&plain)).collect();
     bed.nic.receive(&mut wire, NOW, &mut bed.pool, &mut bed.queues);
     let queue = bed.queues.of(FunctionId::of_virtual(0), RxQueueId(0)).unwrap();
-    let marks: Vec<_> = queue.drain(..).map(|received| received.mark).collect();
+    let marks: Vec<_> = queue.drain(..).map(|received| received.metadata).collect();
     let mark = marks[0].unwrap();
     assert_eq!((mark.device, mark.handle), (GUEST, Some(into)));
     assert_eq!((marks.len(), marks[1]), (2, None));

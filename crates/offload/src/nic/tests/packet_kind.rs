@@ -43,7 +43,7 @@ fn packet_kind_delivers_plain_packet_with_mark() {
         received.sort_by_key(|received| received.packet.len());
         for (received, expected) in received.iter().zip(&expected) {
             assert_eq!(received.packet.bytes(), expected, "{wrapping:?}");
-            let mark = received.mark.unwrap();
+            let mark = received.metadata.unwrap();
             assert_eq!((mark.device, mark.handle), (NIC, Some(handle)));
             assert_eq!((mark.kind, mark.status), (OffloadKind::Packet, DeviceStatus::Success));
             assert_eq!(received.packet.checksum, uxfrm_packet::Checksum::Verified);
@@ -86,13 +86,13 @@ fn packets_without_sa_pass_unchanged() {
     for (packets, expected) in [(plain, expected), (esp, bytes)] {
         let received = bed.receive(packets);
         assert_eq!(received[0].packet.bytes(), expected[0]);
-        assert!(received[0].mark.is_none());
+        assert!(received[0].metadata.is_none());
     }
     let fragments =
         packets::fragments(pair.left.outbound(datagrams(&wrapping, &[64])).0[0].bytes(), 64);
     let _ = bed.add_receiving(&wrapping, OffloadKind::Packet);
     for received in bed.receive(fragments) {
-        assert!(received.mark.is_none(), "fragments are not matched");
+        assert!(received.metadata.is_none(), "fragments are not matched");
     }
 }
 
@@ -104,7 +104,7 @@ fn device_without_marks_reports_only_decryption() {
     let mut bed = TestBed::of(NicSetup::new(profile, NIC));
     let _ = bed.add_receiving(&wrapping, OffloadKind::Crypto);
     let (wire, _) = pair_of(&wrapping).left.outbound(datagrams(&wrapping, &[64]));
-    let mark = bed.receive(wire)[0].mark.unwrap();
+    let mark = bed.receive(wire)[0].metadata.unwrap();
     assert_eq!((mark.handle, mark.status), (None, DeviceStatus::Success));
 }
 

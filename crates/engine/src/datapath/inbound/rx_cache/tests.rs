@@ -152,7 +152,7 @@ fn states(count: u32) -> Vec<Arc<Sa>> {
     let words = Arc::new(SharedSaConfig::of(&config, Backend::Portable));
     let state = |spi| {
         let sa = Sa::new(&sample("10.0.0.2", spi), Arc::clone(&words), Moment(0));
-        sa.set_turn(spi.into());
+        sa.set_insertion_seq(spi.into());
         sa
     };
     (1..=count).map(state).collect()

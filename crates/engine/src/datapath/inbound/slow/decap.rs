@@ -31,7 +31,7 @@ pub(in crate::datapath::inbound) fn strip(
     let framing = &tally.framing;
     let buffer = rx.buffers[packet.buffer as usize].as_ref().ok_or(DropReason::InRunt)?;
     // The crypto library refused packets shorter than this.
-    let (at, end) = (packet.at + framing.lead, packet.at + packet.len - framing.icv);
+    let (at, end) = (packet.at + framing.header_iv_len, packet.at + packet.len - framing.icv);
     let text = buffer.bytes().get(at as usize..end as usize).ok_or(DropReason::InRunt)?;
     let stripped = decap::strip(text)?;
     if framing.mode == Mode::Tunnel && !is_ip(stripped.next_header) {

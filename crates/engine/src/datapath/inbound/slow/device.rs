@@ -1,4 +1,4 @@
-//! Packets with a device's mark ([`crate::device::contract`] has the contract).
+//! Packets with a device's metadata ([`crate::device::contract`] has the contract).
 //!
 //! Mirrors `net/xfrm/xfrm_input.c: xfrm_input` and `include/net/xfrm.h: __xfrm_policy_check2`, as
 //! far as they read `struct xfrm_offload`. One difference: Linux trusts packet offload and checks
@@ -11,7 +11,7 @@ use super::item::RxItem;
 use crate::datapath::context::BatchContext;
 use crate::datapath::inbound::RxBatch;
 use crate::datapath::inbound::rx_cache::RxCache;
-use crate::{DeviceMark, Direction, DropReason, OffloadKind, Sa, UncheckedSeq};
+use crate::{DeviceMetadata, Direction, DropReason, OffloadKind, Sa, UncheckedSeq};
 
 /// Who opens a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +25,8 @@ pub(crate) enum Opener {
 }
 
 impl Opener {
-    /// The device's verdict.
-    pub(crate) const fn verdict(self) -> Option<OpenStatus> {
+    /// The device's status.
+    pub(crate) const fn status(self) -> Option<OpenStatus> {
         match self {
             Self::Engine => None,
             Self::Device => Some(OpenStatus::Authentic),
@@ -35,36 +35,36 @@ impl Opener {
     }
 }
 
-/// A device's marks by packet; none if the packets came otherwise.
+/// A device's metadata by packet; none if the packets came otherwise.
 #[derive(Debug, Default)]
-pub(crate) struct DeviceMarks {
-    by_buffer: Vec<Option<DeviceMark>>,
+pub(crate) struct MetadataByBuffer {
+    by_buffer: Vec<Option<DeviceMetadata>>,
 }
 
-impl DeviceMarks {
+impl MetadataByBuffer {
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
         self.by_buffer.is_empty()
     }
 
-    pub(crate) fn push(&mut self, mark: Option<DeviceMark>) {
-        self.by_buffer.push(mark);
+    pub(crate) fn push(&mut self, metadata: Option<DeviceMetadata>) {
+        self.by_buffer.push(metadata);
     }
 
     pub(crate) fn clear(&mut self) {
         self.by_buffer.clear();
     }
 
-    /// The device's mark of an item; packets of a burst share one.
-    fn of(&self, item: &RxItem) -> Option<DeviceMark> {
+    /// The device's metadata of an item; packets of a burst share one.
+    fn of(&self, item: &RxItem) -> Option<DeviceMetadata> {
         *self.by_buffer.get(item.buffer as usize)?
     }
 
-    /// Who opens an ESP packet of an offloaded SA, or one with a device's mark.
+    /// Who opens an ESP packet of an offloaded SA, or one with a device's metadata.
     pub(crate) fn opener(&self, item: &RxItem, sa: &Sa) -> Result<Opener, DropReason> {
-        // A device mark is about the outermost layer only.
-        let mark = self.of(item).filter(|_| item.path.is_empty());
-        let Some(mark) = mark else {
+        // Device metadata is about the outermost layer only.
+        let metadata = self.of(item).filter(|_| item.path.is_empty());
+        let Some(metadata) = metadata else {
             return match sa.packet_device() {
                 Some(_) => Err(DropReason::InDeviceOnly),
                 None => Ok(Opener::Engine),
@@ -72,20 +72,20 @@ impl DeviceMarks {
         };
         let is_its = sa.attachment().is_some_and(|at| {
             at.kind == OffloadKind::Crypto
-                && at.device == mark.device
-                && mark.handle.is_none_or(|handle| handle == at.handle)
+                && at.device == metadata.device
+                && metadata.handle.is_none_or(|handle| handle == at.handle)
         });
         if !is_its {
             return Err(DropReason::InDeviceMark);
         }
-        match mark.status.refusal() {
+        match metadata.status.refusal() {
             None => Ok(Opener::Device),
             Some(DropReason::InForged) => Ok(Opener::DeviceForged),
             Some(reason) => Err(reason),
         }
     }
 
-    /// A device's verdict holds for the sequence number it used. Below the window the upper half is
+    /// A device's status holds for the sequence number it used. Below the window the upper half is
     /// taken for the next one (RFC 4303 §A2.2), which only the ICV can refute.
     pub(crate) fn opener_of(
         &self,
@@ -95,8 +95,8 @@ impl DeviceMarks {
         opener: Opener,
     ) -> Opener {
         let as_another = || {
-            let mark = self.of(item);
-            sa.extended() && mark.is_none_or(|mark| u64::from(mark.high) != number.number() >> 32)
+            let metadata = self.of(item);
+            sa.extended() && metadata.is_none_or(|it| u64::from(it.high) != number.number() >> 32)
         };
         match opener {
             Opener::Device if as_another() => Opener::DeviceForged,
@@ -104,9 +104,9 @@ impl DeviceMarks {
         }
     }
 
-    /// Takes over a device's checksum verdict, unless a layer was removed since.
+    /// Takes over a device's checksum status, unless a layer was removed since.
     pub(crate) fn believe_checksum(&self, item: &mut RxItem, buffer: Option<&PacketBuf>) {
-        let whole = self.of(item).is_some_and(|mark| mark.kind == OffloadKind::Packet);
+        let whole = self.of(item).is_some_and(|it| it.kind == OffloadKind::Packet);
         if item.path.len() == usize::from(whole)
             && buffer.is_some_and(|buffer| buffer.checksum == Checksum::Verified)
         {
@@ -120,19 +120,19 @@ impl DeviceMarks {
 pub(crate) fn admit_from_device(rx: &mut RxBatch, ctx: &mut BatchContext<'_>) {
     let mut latest = None;
     for place in 0..rx.items.len() {
-        let RxBatch { items, marks, rx_cache, .. } = rx;
+        let RxBatch { items, metadata, rx_cache, .. } = rx;
         let item = &mut items[place];
-        let Some(mark) = marks.of(item).filter(|mark| mark.kind == OffloadKind::Packet) else {
+        let Some(metadata) = metadata.of(item).filter(|it| it.kind == OffloadKind::Packet) else {
             continue;
         };
         // Consecutive packets often have the same SA.
         let outcome = match latest {
-            Some((known, state)) if known == mark => Ok(state),
-            Some(_) | None => sa_from_device(mark, rx_cache, ctx),
+            Some((known, state)) if known == metadata => Ok(state),
+            Some(_) | None => sa_from_device(metadata, rx_cache, ctx),
         };
         match outcome {
             Ok(state) => {
-                latest = Some((mark, state));
+                latest = Some((metadata, state));
                 item.mark = rx_cache[state as usize].framing.output_mark.applied_to(item.mark);
                 item.path.push(state);
             }
@@ -143,18 +143,18 @@ pub(crate) fn admit_from_device(rx: &mut RxBatch, ctx: &mut BatchContext<'_>) {
 
 /// Entry of the SA that a device says it processed.
 fn sa_from_device(
-    mark: DeviceMark,
+    metadata: DeviceMetadata,
     rx_cache: &mut RxCache,
     ctx: &BatchContext<'_>,
 ) -> Result<u32, DropReason> {
-    let handle = mark.handle.ok_or(DropReason::InDeviceMark)?;
-    let sa = ctx.snapshot.sad.attached(mark.device, handle);
+    let handle = metadata.handle.ok_or(DropReason::InDeviceMark)?;
+    let sa = ctx.snapshot.sad.attached(metadata.device, handle);
     let is_its = |sa: &Sa| {
         let way = sa.config().offload.as_ref().map(|offload| offload.direction);
-        sa.packet_device() == Some(mark.device) && way == Some(Direction::In)
+        sa.packet_device() == Some(metadata.device) && way == Some(Direction::In)
     };
     let sa = sa.filter(|sa| is_its(sa)).ok_or(DropReason::InDeviceMark)?;
-    if let Some(reason) = mark.status.refusal() {
+    if let Some(reason) = metadata.status.refusal() {
         return Err(reason);
     }
     sa.receives()?;

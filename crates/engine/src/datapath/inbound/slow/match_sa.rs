@@ -41,8 +41,8 @@ pub(crate) fn match_sa(
     if encap != location.encap {
         return Err(DropReason::InEncapMismatch);
     }
-    let (sa, is_ours) = (&state.sa, !state.offloaded && rx.marks.is_empty());
-    let opener = if is_ours { Opener::Engine } else { rx.marks.opener(&rx.items[place], sa)? };
+    let (sa, is_ours) = (&state.sa, !state.offloaded && rx.metadata.is_empty());
+    let opener = if is_ours { Opener::Engine } else { rx.metadata.opener(&rx.items[place], sa)? };
     let number = sa.replay().check(location.sequence).map_err(|reason| {
         let reason = sa.replay().explain(location.sequence, reason);
         sa.count_failure(reason);
@@ -50,7 +50,7 @@ pub(crate) fn match_sa(
     })?;
     let opener = match is_ours {
         true => opener,
-        false => rx.marks.opener_of(&rx.items[place], sa, number, opener),
+        false => rx.metadata.opener_of(&rx.items[place], sa, number, opener),
     };
     let moved = encap.is_some() && has_moved(place, location, entry, rx);
     let params =

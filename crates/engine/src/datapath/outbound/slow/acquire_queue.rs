@@ -22,7 +22,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct AcquireQueue {
     queues: BTreeMap<SaRequest, SaQueue>,
-    patience: AcquireQueueLimits,
+    limits: AcquireQueueLimits,
     buffers: usize,
     bytes: usize,
     /// When the first queue expires.
@@ -67,10 +67,10 @@ enum AcquireState {
 const MAX_PENDING_SAS: usize = 4096;
 
 impl AcquireQueue {
-    pub(crate) fn new(patience: AcquireQueueLimits) -> Self {
+    pub(crate) fn new(limits: AcquireQueueLimits) -> Self {
         Self {
             queues: BTreeMap::new(),
-            patience,
+            limits,
             buffers: 0,
             bytes: 0,
             until: Moment(u64::MAX),
@@ -199,7 +199,7 @@ impl AcquireQueue {
             bytes_per_sa: bytes_each,
             packets: buffers,
             bytes,
-        } = self.patience;
+        } = self.limits;
         let size = queued.packet.capacity();
         let Some(queue) = self.queues.get_mut(wanted) else { return Err(queued) };
         let has_room = queue.packets.len() < buffers_each

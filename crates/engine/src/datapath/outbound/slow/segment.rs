@@ -70,9 +70,9 @@ fn segment(
         let count = u32::try_from(cut.count).unwrap_or(u32::MAX);
         let last_len = narrow(plan.len(cut.from + cut.count - 1));
         match cut.write(plan, &packet, ctx.pool) {
-            Some(train) => {
+            Some(burst) => {
                 // The last range may be one segment, shorter than the others.
-                let item = TxItem::new(train, place, frame, inner, plan.len(cut.from));
+                let item = TxItem::new(burst, place, frame, inner, plan.len(cut.from));
                 tx.items.push(TxItem { count, last_len, ..item });
             }
             None => ctx.count_drop(count.into(), DropReason::OutNoRoom),
@@ -86,13 +86,13 @@ fn segment(
 pub(crate) fn pass_segments(packet: PacketBuf, plan: &SegmentPlan, ctx: &mut BatchContext<'_>) {
     let frame = FrameLayout { prefix: 0, total: plan.len(0) };
     for cut in segment_ranges(plan, frame, MAX_BURST_BYTES / frame.total, |len| len) {
-        let Some(mut train) = cut.write(plan, &packet, ctx.pool) else {
+        let Some(mut burst) = cut.write(plan, &packet, ctx.pool) else {
             ctx.count_drop(cut.count as u64, DropReason::OutNoRoom);
             continue;
         };
-        train.segments = burst_of(cut.count, frame.total);
-        ctx.traffic.count_sent(cut.count as u64, train.len() as u64);
-        ctx.out.wire.push(train);
+        burst.segments = burst_of(cut.count, frame.total);
+        ctx.traffic.count_sent(cut.count as u64, burst.len() as u64);
+        ctx.out.wire.push(burst);
     }
     ctx.pool.give(packet);
 }
@@ -170,18 +170,18 @@ impl SegmentRange {
     ) -> Option<PacketBuf> {
         let FrameLayout { prefix, total: stride } = self.frame;
         let total = stride * (self.count - 1) + self.last;
-        let mut train = pool.take(SizeClass::holding(total));
-        (train.mark, train.if_id) = (source.mark, source.if_id);
-        let written = train.append(total).and_then(|room| {
+        let mut burst = pool.take(SizeClass::holding(total));
+        (burst.mark, burst.if_id) = (source.mark, source.if_id);
+        let written = burst.append(total).and_then(|room| {
             room.chunks_mut(stride).enumerate().try_for_each(|(k, frame)| {
                 plan.write(self.from + k, source.bytes(), &mut frame[prefix..]).map(|_| ())
             })
         });
         if written.is_none() {
-            pool.give(train);
+            pool.give(burst);
             return None;
         }
-        Some(train)
+        Some(burst)
     }
 }
 

@@ -9,8 +9,8 @@ use crate::{
     VerdictId,
 };
 
-/// Verdict of the policies.
-pub(crate) enum Verdict {
+/// What becomes of a packet by the verdict of its policies.
+pub(crate) enum TxAction {
     Pass,
     Drop(DropReason),
     Bundle(u32),
@@ -54,7 +54,7 @@ impl PolicyDecider {
         flow: &FlowKey,
         cache: &mut BundleCache,
         ctx: &mut BatchContext<'_>,
-    ) -> Verdict {
+    ) -> TxAction {
         let spd = &ctx.snapshot.spd;
         let answer = self.policies.lookup(spd, Direction::Out, flow, Spi(0));
         self.decide(flow, CachedVerdict::without_bundle(answer), cache, ctx)
@@ -68,16 +68,16 @@ impl PolicyDecider {
         known: CachedVerdict,
         cache: &mut BundleCache,
         ctx: &mut BatchContext<'_>,
-    ) -> Verdict {
+    ) -> TxAction {
         match known.verdict.outcome() {
             PolicyOutcome::Default => match ctx.snapshot.spd.defaults().outbound {
-                Action::Allow => Verdict::Pass,
-                Action::Block => Verdict::Drop(DropReason::OutDefaultBlock),
+                Action::Allow => TxAction::Pass,
+                Action::Block => TxAction::Drop(DropReason::OutDefaultBlock),
             },
-            PolicyOutcome::Block => Verdict::Drop(self.block_reason(known.verdict)),
-            PolicyOutcome::Bypass => Verdict::Pass,
+            PolicyOutcome::Block => TxAction::Drop(self.block_reason(known.verdict)),
+            PolicyOutcome::Bypass => TxAction::Pass,
             PolicyOutcome::Protect => match known.bundle() {
-                Some(place) if self.is_usable(place, cache, ctx.now) => Verdict::Bundle(place),
+                Some(place) if self.is_usable(place, cache, ctx.now) => TxAction::Bundle(place),
                 Some(_) | None => self.resolve(flow, known.verdict, cache, ctx),
             },
         }
@@ -117,12 +117,12 @@ impl PolicyDecider {
         answer: VerdictId,
         cache: &mut BundleCache,
         ctx: &mut BatchContext<'_>,
-    ) -> Verdict {
+    ) -> TxAction {
         let deciding: Deciding<'_> = self.policies.policies(answer).iter().collect();
         // Verdicts are invalidated before their policies go. Should one slip through, nothing
         // leaves in plaintext.
         if deciding.is_empty() {
-            return Verdict::Drop(DropReason::OutNoState);
+            return TxAction::Drop(DropReason::OutNoState);
         }
         let resolution = cache.resolve(ctx.snapshot, &deciding, flow, ctx.settings, ctx.now);
         drop(deciding);
@@ -132,14 +132,14 @@ impl PolicyDecider {
                 acquire_optional(&cache.missing, flow, ctx);
                 place
             }
-            Resolution::Refused(reason) => return Verdict::Drop(reason),
-            Resolution::Missing => return Verdict::Wait,
+            Resolution::Refused(reason) => return TxAction::Drop(reason),
+            Resolution::Missing => return TxAction::Wait,
         };
         if cache.bundle(place).layers.is_empty() {
-            return Verdict::Pass;
+            return TxAction::Pass;
         }
         self.policies.set_bundle(flow, answer, place);
-        Verdict::Bundle(place)
+        TxAction::Bundle(place)
     }
 
     /// Counts packets for the policies of a verdict, consecutive ones together.

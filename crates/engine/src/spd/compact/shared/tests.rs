@@ -236,7 +236,7 @@ fn dissimilar_policies_have_no_mask_template() {
 fn insertion_number_exceeds_32_bits() {
     let (mut all, policy) = (SharedFieldsTable::default(), own_tunnel(1, Family::V4));
     let last = u64::from(u32::MAX);
-    let epochs = [1, last, last + 1, 5 * last].map(|age| all.share(&policy, None, age).epoch);
+    let epochs = [1, last, last + 1, 5 * last].map(|seq| all.share(&policy, None, seq).epoch);
     assert_eq!((epochs, all.len()), ([0, 0, 1, 4], 3));
 }
 

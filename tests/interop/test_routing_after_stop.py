@@ -11,8 +11,8 @@ import prerequisite
 from association import GCM_128, Association
 from gateway import CONTROLLED
 from refusing import Refusing
+from routing import ALL, NEIGHBOUR, NET, OTHER, SOCKETS, Pair, bound, datagrams, unbound
 from topology import HERE, THERE
-from ways import ALL, NEIGHBOUR, NET, OTHER, SOCKETS, Pair, bound, datagrams, unbound
 
 GROUPS = "239.0.0.0/8"
 QUESTIONS = ("-4 rule", "-6 rule", "-4 route show table all", "-6 route show table all")

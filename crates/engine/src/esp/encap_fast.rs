@@ -1,4 +1,4 @@
-//! Fast encapsulation of a plain packet: single, without options, and with enough room.
+//! Fast encapsulation of one whole packet: without options, and with enough room.
 
 use uxfrm_packet::{Checksum, PacketBuf, Version};
 
@@ -7,7 +7,7 @@ use super::encap_layout::{EncapRoom, Encapsulated, TunnelHeaders};
 use super::headers::{SeqAndId, end_of, wrap};
 
 impl EncapLayer {
-    /// Room that plain packets need for [`EncapLayer::encapsulate_fast`]; `None` if the layer does
+    /// Room that a packet needs for [`EncapLayer::encapsulate_fast`]; `None` if the layer does
     /// not qualify.
     pub(crate) fn room(&self) -> Option<EncapRoom> {
         // A socket leaves out the header that transport mode keeps, which would be in the middle.

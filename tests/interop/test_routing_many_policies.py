@@ -9,9 +9,9 @@ import pytest
 import echo
 import prerequisite
 import wire
+from routing import NEIGHBOUR, SOCKETS, bound, datagrams, unbound
 from test_guard_boot import HOST, Machine
 from topology import HERE, THERE
-from ways import NEIGHBOUR, SOCKETS, bound, datagrams, unbound
 
 LONG = 1300
 

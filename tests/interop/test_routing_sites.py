@@ -12,8 +12,8 @@ import wire
 from association import GCM_128, Association
 from gateway import CONTROLLED
 from ike import End
+from routing import SECONDS, datagrams
 from topology import HERE, THERE
-from ways import SECONDS, datagrams
 
 
 @pytest.fixture(scope="module")

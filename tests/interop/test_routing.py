@@ -9,8 +9,8 @@ import echo
 import patience
 import prerequisite
 from refusing import Refusing
+from routing import ALL, LAN, NEIGHBOUR, NET, OTHER, SOCKETS, Pair, bound, datagrams, unbound
 from topology import HERE, THERE
-from ways import ALL, LAN, NEIGHBOUR, NET, OTHER, SOCKETS, Pair, bound, datagrams, unbound
 
 @pytest.fixture
 def network(uxfrm):

@@ -9,8 +9,8 @@ import pytest
 
 import echo
 import prerequisite
+from routing import ALL, NET, Pair, datagrams
 from topology import HERE
-from ways import ALL, NET, Pair, datagrams
 
 GROUP, LOCAL, ELSEWHERE = "239.1.1.1", "224.0.0.251", "239.2.1.1"
 

@@ -11,8 +11,8 @@ import patience
 import prerequisite
 from association import GCM_128, Association
 from gateway import CONTROLLED
+from routing import ALL, NEIGHBOUR, NET, SOCKETS, Pair, datagrams
 from topology import HERE, THERE
-from ways import ALL, NEIGHBOUR, NET, SOCKETS, Pair, datagrams
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import wire
 from association import CBC_SHA256, GCM_128, Association
 from topology import HERE, THERE
 
-EXPRESS = 'af_xdp = "wire0"'
+AF_XDP = 'af_xdp = "wire0"'
 TCP_BYTES = 4 << 20
 CASES = [
     Association(GCM_128, "tunnel", 4, 4),
@@ -29,7 +29,7 @@ CASES = [
 IN_UDP = Association(GCM_128, "tunnel", 4, 4, extra="encap espinudp 4500 4500 0.0.0.0")
 
 
-class Express(topology.PlacedGateways):
+class AfXdpGateways(topology.PlacedGateways):
     """Two gateways, and who sees what the right kernel does."""
 
     def _build(self, uxfrm):
@@ -37,7 +37,7 @@ class Express(topology.PlacedGateways):
         self.here, self.there = self.gateway(uxfrm, self.left), self.gateway(uxfrm, self.right)
         self.beyond = self.wire(self.right, "wire0")
 
-    def start(self, association, here="", there=EXPRESS):
+    def start(self, association, here="", there=AF_XDP):
         self.here.start(association.lines(HERE, THERE), wire=here)
         self.there.start(association.lines(THERE, HERE), wire=there)
 
@@ -56,7 +56,7 @@ class Express(topology.PlacedGateways):
 
 @pytest.fixture
 def network(uxfrm):
-    with Express(uxfrm) as made:
+    with AfXdpGateways(uxfrm) as made:
         yield made
 
 
@@ -77,10 +77,10 @@ def test_esp_passes_unseen_by_the_kernel(association, network):
 def test_both_ends_and_several_workers(uxfrm):
     """The second worker has no queue of a veth, and does with its sockets."""
     for workers in (1, 2):
-        with Express(uxfrm) as network:
+        with AfXdpGateways(uxfrm) as network:
             for gateway in network.gateways:
                 gateway._workers = workers
-            network.start(CASES[0], here=EXPRESS)
+            network.start(CASES[0], here=AF_XDP)
             network.talk(CASES[0])
             network.talk(CASES[0])
             assert network.here.memory() < 64 << 10 or workers > 1
@@ -99,7 +99,7 @@ def test_frames_are_gathered_unless_nobody_wants_it(network):
     network.start(CASES[0])
     assert "frames are gathered" in network.there.log()
     network.there.stop()
-    network.there.start(CASES[0].lines(THERE, HERE), wire=f"{EXPRESS}\ngather = 0")
+    network.there.start(CASES[0].lines(THERE, HERE), wire=f"{AF_XDP}\ngather = 0")
     assert "frames are gathered" not in network.there.log()
     network.talk(CASES[0])
 
@@ -142,7 +142,7 @@ def test_links_may_go_down_and_addresses_may_come(network):
 
 
 def test_another_address_of_the_device_is_seen(network):
-    """The lanes would go on with the old one."""
+    """The rings would go on with the old one."""
     network.start(CASES[0])
     network.talk(CASES[0])
     network.right.ip("link set wire0 address 02:00:00:00:00:99")
@@ -160,7 +160,7 @@ def test_another_address_of_the_device_is_seen(network):
 def test_what_only_the_kernel_can_send_it_sends(network):
     """A route that wraps what goes by it: no bare ESP leaves."""
     network.right.run("sysctl", "-qw", "net.ipv6.conf.all.seg6_enabled=1", "net.ipv6.conf.wire0.seg6_enabled=1")
-    network.start(CASES[0], here=EXPRESS, there="")
+    network.start(CASES[0], here=AF_XDP, there="")
     network.talk(CASES[0])
     network.left.ip(f"route add {THERE.outer[4]}/32 encap seg6 mode encap segs {THERE.outer[6]} dev wire0")
     network.left.run("ping", "-c2", "-i0.2", "-W1", "-I", HERE.inner[4], THERE.inner[4], check=False)
