@@ -113,8 +113,8 @@ pub(crate) struct CachedVerdict {
     bundle: u32,
 }
 
-/// An SA's [insertion number](crate::Sa::turn) as an entry holds it. Numbers that do not fit are
-/// [`InsertionSeq::UNKNOWN`].
+/// An SA's [insertion number](crate::Sa::insertion_seq) as an entry holds it. Those that do not fit
+/// are [`InsertionSeq::UNKNOWN`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InsertionSeq(u32);
 
