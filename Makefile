@@ -6,7 +6,7 @@ FLAGS  := --locked
 # The package of the binary.
 PACKAGE := uxfrm-cli
 # The tests that hold the design: each that is there of crates/cli/tests.
-LAYERS := $(patsubst crates/cli/tests/%.rs,%,$(wildcard $(patsubst %,crates/cli/tests/%.rs,layers floors glossary map)))
+LAYERS := $(patsubst crates/cli/tests/%.rs,%,$(wildcard $(patsubst %,crates/cli/tests/%.rs,layers floors glossary map comments)))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test sim loom miri endure check lint layers bench bench-gate fuzz fuzz-seeds fmt deny sbom deps
@@ -54,7 +54,7 @@ check: ## Before each commit: formatting, clippy, layers, unit tests of what has
 lint: layers ## Formatting, clippy, the arrows between crates, documentation, licences: no warning is let through
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(FLAGS) --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS='-D warnings' $(CARGO) doc $(FLAGS) --workspace --no-deps --quiet
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc $(FLAGS) --workspace --no-deps --document-private-items --quiet
 	scripts/deny
 
 layers: ## Only the tests of the design: crates and modules use none but those that ARCHITECTURE.md lets them use

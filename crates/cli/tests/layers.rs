@@ -19,7 +19,7 @@ const LAYERS: &[&[&str]] = &[
     &["uxfrm-runtime"],
     &["uxfrm"],
     &["uxfrm-daemon"],
-    &["uxfrm-fleet", "uxfrm-bench"],
+    &["uxfrm-bench"],
     &["uxfrm-cli"],
 ];
 
