@@ -6,7 +6,7 @@ FLAGS  := --locked
 # The package of the binary.
 PACKAGE := uxfrm-cli
 # The tests of crates/cli/tests that hold the design.
-LAYERS := layers floors glossary map
+LAYERS := layers floors glossary map comments
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test sim loom miri endure check lint layers bench bench-gate fuzz fuzz-seeds fmt deny sbom deps
@@ -54,7 +54,7 @@ check: ## Before each commit: formatting, clippy, layers, unit tests of what has
 lint: layers ## Formatting, clippy, the arrows between crates, documentation, licences: no warning is let through
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(FLAGS) --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS='-D warnings' $(CARGO) doc $(FLAGS) --workspace --no-deps --quiet
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc $(FLAGS) --workspace --no-deps --document-private-items --quiet
 	RUSTFLAGS='--cfg fuzzing' $(CARGO) check $(FLAGS) --quiet --manifest-path fuzz/Cargo.toml --target-dir $(BUILT)/fuzz
 	$(CARGO) check $(FLAGS) --quiet --manifest-path loom/Cargo.toml --target-dir $(BUILT)/loom
 	scripts/deny

@@ -14,7 +14,7 @@
 //! mark; in
 //! [`GreetingKind::Refused`] the errno; where a page is shared, from both ends its
 //! [layout](crate::mailbox::LAYOUT); otherwise zero. `NETLINK_EXT_ACK` is option 11, and bit 31 is
-//! `uxfrm_netlink::Options::CHAINS`.
+//! `uxfrm_netlink`'s `SocketOptions::CHAINS`.
 //!
 //! A greeting is a datagram of its own. The default for a client without one: its process id as
 //! port, no groups and no options.

@@ -2,12 +2,12 @@
 //! for tunnels generic netlink and rtnetlink.
 //!
 //! Its name is abstract, so each network namespace has its own; a path can be configured, and where
-//! a stranger has the name a file stands in for it ([`stand_in`](uxfrm_control::fallback_socket)).
-//! This module owns connections, permissions and queues; what the messages mean is behind
-//! `Protocol`. It promises that no client holds up another or the caller: nothing blocks, work per
-//! client and per call is bounded, and so is what waits for a client. Requests are handled in
-//! rounds; all of a round are committed together, and only then answered. Who does not read loses
-//! messages and is told so (`ENOBUFS`, as `net/netlink/af_netlink.c: netlink_overrun` does).
+//! a stranger has the name a file stands in for it ([`uxfrm_control::fallback_socket`]). This
+//! module owns connections, permissions and queues; what the messages mean is behind `Protocol`. It
+//! promises that no client holds up another or the caller: nothing blocks, work per client and per
+//! call is bounded, and so is what waits for a client. Requests are handled in rounds; all of a
+//! round are committed together, and only then answered. Who does not read loses messages and is
+//! told so (`ENOBUFS`, as `net/netlink/af_netlink.c: netlink_overrun` does).
 
 mod busy_poll;
 mod handover;

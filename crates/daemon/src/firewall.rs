@@ -23,7 +23,7 @@
 //! sockets, is judged by them here: what is to be protected is dropped, and whoever sent it is told
 //! (`EPERM`).
 //!
-//! The same table leads there what the policies `out` protect, by a mark (`way.rs`); what that
+//! The same table leads there what the policies `out` protect, by a mark (`divert.rs`); what that
 //! misses meets the guard.
 
 mod chain;
@@ -95,14 +95,15 @@ const REASONS: [DropReason; 8] = [
     DropReason::OutDefaultBlock,
 ];
 
-/// What has become of changes that were to be sorted in.
+/// Result of adding and removing policies in the table as it stands, without building it anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Placement {
-    /// The kernel has followed them.
+    /// The kernel's table has the changes.
     Applied,
-    /// They part too many runs, or one that they made themselves: what there is, is as it was.
+    /// The changes split too many runs, or a run that they made themselves. No policy was added or
+    /// removed, and the table must be built anew.
     Parted,
-    /// What there is, is lost.
+    /// [`RulesetState`] does not match the policies any more: the table must be built anew.
     Lost,
 }
 
@@ -423,7 +424,7 @@ impl<F: PacketFilter> Firewall<F> {
         Ok(())
     }
 
-    /// Sorts changes in and has the kernel follow, step by step.
+    /// Applies changes to the rules and the kernel's table, splitting at most [`PARTED`] runs.
     fn apply_changes(
         &mut self,
         layout: &mut RulesetState,

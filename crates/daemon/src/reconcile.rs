@@ -202,8 +202,8 @@ impl Reconciler {
         self.tables.follow_or_retry(&changes, database);
     }
 
-    /// What a key manager deletes is held still where nothing has come for it; what passed is not,
-    /// where all else is refused by now.
+    /// Restores held policies that a key manager deletes, unless another of the same name has come.
+    /// Also deletes held policies that allow packets where the default is to block by now.
     fn retain_policies(
         &mut self,
         changes: &mut ChangeSet,

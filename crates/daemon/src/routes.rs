@@ -3,14 +3,15 @@
 //!
 //! A packet has the route and the source address that it would have without uxfrm. What policies
 //! protect or block is marked by the packet filter ([`crate::firewall`]), and a rule leads what is
-//! marked into the TUN (`ways.rs`); before it, addresses lead the common case (`plan.rs`).
+//! marked into the TUN (`divert_rules.rs`); before it, addresses lead the common case
+//! (`address_plan.rs`).
 //!
 //! Behind all of the host's own tables stands one of destinations, for what has no other route;
 //! where the kernel has no packet filter it stands before them, as in wg-quick: a rule sends every
 //! packet *without* our mark there. Our own sockets carry the mark and take the ordinary way.
 //!
 //! Beneath each route lies an `unreachable` one: when the TUN is gone, packets are refused, not
-//! sent plain. The next start keeps those until it has routes of its own (`left_over.rs`).
+//! sent plain. The next start keeps those until it has routes of its own (`stale.rs`).
 //!
 //! Each destination counts its policies, so a policy that comes or goes costs the same however many
 //! there are; neighbours share a route (`destinations.rs`). Routes for one that blocks may come a

@@ -18,7 +18,7 @@ pub enum Event {
     /// A policy reached a hard limit and is gone (`XFRM_MSG_POLEXPIRE`, hard 1).
     PolicyHardLimit(Arc<PolicyEntry>),
     /// A template has no SA (`XFRM_MSG_ACQUIRE`). Each worker raises it once while
-    /// [`Acquires::pending`](crate::AcquireView::pending) has it.
+    /// [`AcquireView::pending`](crate::AcquireView::pending) has it.
     Acquire {
         /// The policy that needs an SA.
         policy: PolicyIndex,

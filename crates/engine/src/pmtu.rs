@@ -37,7 +37,7 @@ const PER_TOKEN: u64 = 1_000_000;
 impl IcmpRateLimit {
     /// A full bucket: `net.ipv4.icmp_msgs_burst` messages.
     #[must_use]
-    #[expect(clippy::new_without_default, reason = "whoever rations says so")]
+    #[expect(clippy::new_without_default, reason = "a full bucket is no neutral value")]
     pub const fn new() -> Self {
         Self { tokens: BURST, filled: Moment(0) }
     }

@@ -323,7 +323,7 @@ fn fragments_of_other_origin_are_not_mixed() {
     let mut fragments = packets::fragments(&plain, SIZE);
     let late = fragments.remove(1);
     assert!(pair.left_to_right(fragments).is_empty());
-    // Not the one that takes its place: `astride.rs`.
+    // Not the one that takes its place: `fragments_across_rekey.rs`.
     let next = setup.sa(PairDirection::LeftToRight, uxfrm_testkit::FIRST_SPI + 10);
     pair.right.add_sa(SaConfig { reqid: Reqid(2), ..next });
     pair.left.add_sa(setup.sa(PairDirection::LeftToRight, uxfrm_testkit::FIRST_SPI + 10));

@@ -9,7 +9,7 @@
 //! IPv4's DF bit has no control message in Linux: it is the socket's `IP_MTU_DISCOVER`, switched
 //! where a batch changes between datagrams with and without DF. With it set (`IP_PMTUDISC_DO`) the
 //! kernel refuses datagrams above the path MTU it knows, and
-//! [`Refused::path`](crate::RefusedPacket::path) has the MTU.
+//! [`RefusedPacket::path`](crate::RefusedPacket::path) has the MTU.
 //!
 //! Where IKE daemons share the port, [`ike`] takes their messages.
 //!

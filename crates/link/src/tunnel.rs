@@ -18,7 +18,7 @@ use crate::values::Values as _;
 
 const PLACEHOLDER: NonZeroU16 = NonZeroU16::MAX;
 
-/// What is collected before it is a [`Config`].
+/// What is collected before it is a [`TunnelConfig`].
 struct TunnelOptions {
     config: TunnelConfig,
     framing: Option<UdpFraming>,

@@ -1,4 +1,4 @@
-//! A gateway's devices by name, for the engine's database ([`uxfrm_engine::Devices`]).
+//! A gateway's devices by name, for the engine's database ([`uxfrm_engine::OffloadDevices`]).
 //!
 //! A device is shared by its controller and the thread that carries its packets; each locks it for
 //! one call or batch.

@@ -94,7 +94,8 @@ pub struct IpPacket {
     /// Bytes given beyond `total_len`.
     pub trailing: usize,
     /// Where transport mode puts ESP (RFC 4303 §3.1.1,
-    /// [`ipv6::Chain::esp_place`](crate::ipv6::ExtensionChain::esp_place)); `header_len` in IPv4.
+    /// [`ExtensionChain::esp_place`](crate::ipv6::ExtensionChain::esp_place)); `header_len` in
+    /// IPv4.
     pub esp_offset: usize,
     /// The byte that names what stands at `esp_offset`, and is to say ESP then: 9 in IPv4.
     pub next_header_at: usize,

@@ -1,7 +1,7 @@
 //! A page shared with the gateway, for programs that ask again as soon as answered: `ip -batch`.
 //!
 //! It belongs to the connection kept between two sockets
-//! ([`connection_reuse`](crate::connection_reuse)) and goes with it. Requests with one answer and
+//! ([`connection_reuse`]) and goes with it. Requests with one answer and
 //! no keys are put there while the gateway waits for them; all others, and those not answered at
 //! once, use the socket. So programs that poll or sleep on the descriptor find their answers there.
 //!

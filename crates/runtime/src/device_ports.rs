@@ -5,9 +5,9 @@
 //!   network ──▶ worker ── raw packets ──▶ device thread ── queue N ──▶ worker N
 //! ```
 //!
-//! A [`Bay`] lists workers and devices: every worker takes a [`PortSlot`] before the first device
-//! comes; devices come and go while workers run. A receiver pays for each buffer with an empty one
-//! of its own pool, so no pool runs dry, and one lock is taken per batch.
+//! [`DevicePorts`] lists workers and devices: every worker takes a [`PortSlot`] before the first
+//! device comes; devices come and go while workers run. A receiver pays for each buffer with an
+//! empty one of its own pool, so no pool runs dry, and one lock is taken per batch.
 //!
 //! A full ring pushes back: the rest waits with the sender, in order, and the sender stops reading
 //! its port until there is room. So a burst waits in the kernel's queues, as it would without a

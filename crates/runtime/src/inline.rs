@@ -17,7 +17,7 @@
 //! batch from the host → 4 from the protected port → 5 from the wire and from the host's sockets →
 //! 6 packets that wait for SAs → 7 once a second housekeeping → 8 send all frames of the turn → 1.
 //!
-//! Packets that are not for the gateway to forward ([`router`](self::router)) are dropped here, as
+//! Packets that are not for the gateway to forward ([`router`]) are dropped here, as
 //! the host's stack has its own copy. The caller must keep the host's stack away from all others.
 
 mod forwarding;
@@ -406,7 +406,7 @@ impl InlineLoop {
         }
     }
 
-    /// Retries packets that waited for SAs, as [`Lane`](crate::Lane) does.
+    /// Retries packets that waited for SAs, as [`WorkerLoop`](crate::WorkerLoop) does.
     fn retry_waiting(&mut self) {
         let before = self.worker.waiting();
         if before == 0 {

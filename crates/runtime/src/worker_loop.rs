@@ -4,13 +4,13 @@
 //!   host port ─▶ outbound ─▶ wire        wire ─▶ inbound ─▶ host port
 //! ```
 //!
-//! 1 wait until a port is readable, and apply [next-hop updates](crate::MonitorResult) → 2 a batch
+//! 1 wait until a port is readable, and apply [next-hop updates](crate::NextHopUpdate) → 2 a batch
 //! from the host through the engine to the wire → 3 a batch from each readable wire port through
 //! the engine to the host → 4 packets from devices through the engine to the host → 5 packets that
 //! wait for SAs → 6 once a second housekeeping → 1.
 //!
 //! A port with more packets is readable again at once, so a busy port cannot starve the others. In
-//! 2 and 3 a standing queue slows a TCP sender down ([`Codel`]). With [devices](Lane::behind),
+//! 2 and 3 a standing queue slows a TCP sender down ([`Codel`]). With [devices](DevicePorts),
 //! packets that the engine hands over go to their threads, and so do whole packets from the
 //! network, before the engine sees them.
 

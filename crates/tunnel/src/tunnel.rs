@@ -1,4 +1,4 @@
-//! A validated [`Config`] with its sequence numbers.
+//! A validated [`TunnelConfig`] with its sequence numbers.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

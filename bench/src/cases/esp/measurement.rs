@@ -278,7 +278,7 @@ fn copies(packets: &[PacketBuf], targets: &mut [[u8; 2048]], bytes: usize) -> f6
     TscClock::per_packet(from, packets.len())
 }
 
-/// A [`Watch`] that also sees the ports.
+/// A [`StageWatch`] that also sees the ports.
 trait PortWatch: StageWatch {
     fn received(&mut self);
     fn transmitted(&mut self);

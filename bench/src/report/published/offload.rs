@@ -1,5 +1,5 @@
 //! Published figures of ESP offload: Gbit/s of many TCP streams ("Extend XFRM core to allow packet
-//! offload configuration", v9: `ConnectX`-6 Dx, Xeon 8380), and a lock manager's messages
+//! offload configuration", v9: ConnectX-6 Dx, Xeon 8380), and a lock manager's messages
 //! ("Niantic": 82599, 10 Gbit/s).
 
 use crate::report::rows::Row;

@@ -23,17 +23,17 @@ pub(super) enum Outcome {
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) outcome: Outcome,
-    /// The first of its policies, or one before it and behind the run before.
+    /// Start of its range: its first policy, or a place between that and the run before.
     pub(super) first: PolicyPrecedence,
-    /// The last of its policies, or one behind it and before the next run.
+    /// End of its range: its last policy, or a place between that and the next run.
     last: PolicyPrecedence,
-    /// Whether the last has gone, and its place is another run's.
+    /// Whether the range ends before `last`, which then is another run's place.
     is_open: bool,
     pub(super) groups: Vec<Group>,
     by_shape: HashMap<MatchShape, usize, RandomState>,
 }
 
-/// The first and last policy of a run.
+/// The range of precedences that belongs to a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RunBounds {
     first: PolicyPrecedence,
@@ -45,7 +45,7 @@ pub(super) struct RunBounds {
 pub(super) type Alternative = Vec<Condition>;
 
 impl RunBounds {
-    /// Whether a policy that stands there is of the run.
+    /// Whether the range includes a place.
     pub(super) fn hold(&self, place: PolicyPrecedence) -> bool {
         let is_before_end = if self.is_open { place < self.last } else { place <= self.last };
         self.first <= place && is_before_end
@@ -53,7 +53,7 @@ impl RunBounds {
 }
 
 impl Run {
-    /// Nothing yet, around a place.
+    /// A run without policies, whose range is one place.
     pub(super) fn new(outcome: Outcome, place: PolicyPrecedence) -> Self {
         let (groups, by_shape) = (Vec::new(), HashMap::default());
         Self { outcome, first: place, last: place, is_open: false, groups, by_shape }
@@ -77,39 +77,40 @@ impl Run {
         RunBounds { first: self.first, last: self.last, is_open: self.is_open }
     }
 
-    /// Begins and ends where it did.
+    /// Restores an earlier range.
     pub(super) fn restore(&mut self, ends: RunBounds) {
         (self.first, self.last, self.is_open) = (ends.first, ends.last, ends.is_open);
     }
 
-    /// Has a place belong to it.
+    /// Extends the range to include a place.
     pub(super) fn extend_to(&mut self, place: PolicyPrecedence) {
         self.first = self.first.min(place);
         self.is_open &= place < self.last;
         self.last = self.last.max(place);
     }
 
-    /// Whether all of it stands before a place.
+    /// Whether the whole range is before a place.
     pub(super) fn ends_before(&self, place: PolicyPrecedence) -> bool {
         self.last < place || (self.is_open && self.last == place)
     }
 
-    /// Whether a place is the last that belongs to it.
+    /// Whether a place is the last in the range.
     pub(super) fn ends_at(&self, place: PolicyPrecedence) -> bool {
         self.last == place && !self.is_open
     }
 
-    /// Leaves all up to a place to others; the first of its policies stands there.
+    /// Has the range start at its policy `first`: places before go to other runs.
     pub(super) fn begin_at(&mut self, first: PolicyPrecedence) {
         self.first = first;
     }
 
-    /// The same at its end.
+    /// Has the range end with its policy `last`: places behind go to other runs.
     pub(super) fn end_at(&mut self, last: PolicyPrecedence) {
         (self.last, self.is_open) = (last, false);
     }
 
-    /// Leaves a place, where no policy of it stands any more, and all behind to others.
+    /// Has the range end before a place, where the run has no policy any more: that place and
+    /// those behind go to other runs.
     pub(super) fn end_before(&mut self, place: PolicyPrecedence) {
         (self.last, self.is_open) = (place, true);
     }

@@ -2,7 +2,7 @@
 //!
 //! Gathering lets more frames pass where many come anyway, and has each wait where few do: a
 //! question and its answer take twice as long. So a device gathers only while it is busy, and
-//! unless that is wished only where it [pays](trial).
+//! unless that is wished only where it [pays](ab_test).
 
 mod ab_test;
 

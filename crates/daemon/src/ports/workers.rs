@@ -2,8 +2,8 @@
 //! engine.
 //!
 //! Raw sockets are not shared out by the kernel: each gets a copy of every ESP packet. A filter in
-//! each lets in only the states that are its own ([`Share`]), so that a state's packets stay in
-//! order. UDP ports are shared by `SO_REUSEPORT` among the workers, and with IKE daemons as
+//! each lets in only the states that are its own ([`FanoutShare`]), so that a state's packets stay
+//! in order. UDP ports are shared by `SO_REUSEPORT` among the workers, and with IKE daemons as
 //! [`crate::ports::ike`] does.
 
 use std::{

@@ -1,17 +1,17 @@
 //! What the policies of the last run protected stays refused until somebody decides anew.
 //!
 //! Policies that programs put in, as an IKE daemon does, are gone with the process, and come again
-//! when the daemon has negotiated anew. So the gateway writes them down ([`saved`],
-//! [`policy_saver`]), and the next run puts what files do not say into its databases as *held*
+//! when the daemon has negotiated anew. So the gateway writes them down ([`saved_policies`],
+//! [`saver`]), and the next run puts what files do not say into its databases as *held*
 //! policies ([`PolicyFlags::HELD`]): who protected or blocked now blocks, who let pass passes. So
 //! routes, guard and workers know of them like of any other policy. One goes when a policy of its
 //! name comes, when `ip xfrm policy delete` or `flush` says so, or all by `uxfrm release`; not when
 //! a key manager deletes it: that one has just been told that its states are gone, and cleans up
 //! before it negotiates.
 //!
-//! Held policies stand last, so that any live one decides before them: what holds is refused less,
-//! never passed more. Only where a policy of a file lets pass what one that is held was asked about
-//! before, the held one stands where it stood.
+//! Held policies have the lowest priority, so any live policy decides before them. One exception
+//! keeps packets from leaking: a held policy that blocks keeps its priority where a live policy
+//! behind it would let pass packets that it decided before.
 
 pub(crate) mod saved_policies;
 pub(crate) mod saver;

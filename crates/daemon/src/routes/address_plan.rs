@@ -9,7 +9,7 @@
 //!
 //! A source of all addresses has no table: what has no address yet would come from it as well, and
 //! get another than without uxfrm. The host's own addresses stand for it. To multicast groups alone
-//! unbound sockets are led as well, from the address that they would have (`groups.rs`).
+//! unbound sockets are led as well, from the address that they would have (`multicast.rs`).
 
 mod unreachable;
 

@@ -4,7 +4,7 @@
 //! ```text
 //! 188       our own mark: goto 219
 //! 189…215   from SOURCE: its table, with DESTINATION dev TUN, or throw
-//! 216       from the host itself: a table that says something without a TUN alone (`closing.rs`)
+//! 216       from the host itself: a table that answers without a TUN alone (`unreachable.rs`)
 //! 217       from anybody: another
 //! 218       to multicast groups: a table with GROUPS dev TUN src SOURCE, or throw
 //! 219       marked as diverted: a table with default dev TUN

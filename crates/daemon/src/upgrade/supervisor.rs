@@ -52,7 +52,7 @@ const OWN_PROGRAM: &str = "/proc/self/exe";
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A gateway that is told to end has so long for it: it may hang on a file that never answers. Less
-/// than a unit's `TimeoutStopSec`.
+/// than a unit's `TimeoutStopSec=`.
 const END: Duration = Duration::from_secs(8);
 
 /// Bytes of what it says to the service manager that are read.

@@ -20,7 +20,7 @@
 //!
 //! Fast paths only accept; whatever does not match takes the slow path, which alone drops.
 //! Templates of earlier packets serve stages 2 to 4 ([`outer_template`]) and 7
-//! ([`inner_template`]), and the latest verdict serves 8 (`deliver_same_flow`). A [single](single)
+//! ([`inner_template`]), and the latest verdict serves 8 (`deliver_same_flow`). A [single]
 //! packet of a batch uses them without lists. Runs of [one SA](run) and packets of [interleaved
 //! SAs](interleaved) are opened and framed in place.
 //!

@@ -1,28 +1,29 @@
 //! Contract between the engine and an offload device, for both directions.
 //!
 //! # Outbound
-//! Packets of offloaded states leave by [`Output::handed`](crate::Output::handed), never by
+//! Packets of offloaded states leave by [`Output::offloaded`](crate::Output::offloaded), never by
 //! [`Output::wire`](crate::Output::wire): a caller that ignores devices cannot send plaintext by
 //! mistake. They are in order of arrival, and the device must keep that order per flow.
 //!
-//! - [`Task::Protect`] (packet offload): a plain IP packet, or a super-packet if the device
-//!   [segments](Segmentation::Device). It fits the state's MTU, is no fragment, has neither IPv4
-//!   options nor IPv6 extension headers, and its transport checksum is complete (a super-packet's
-//!   segments get theirs when they are cut). The device assigns numbers, writes headers, encrypts,
-//!   counts, and keeps the limits.
-//! - [`Task::Encrypt`] (crypto offload): an ESP packet, or a
-//!   [burst](uxfrm_packet::Segments::Train) of them by one state: whole IP packets with valid
+//! - [`OffloadTask::Protect`] (packet offload): a plain IP packet, or a super-packet if the device
+//!   [segments](crate::Segmentation::Device). It fits the state's MTU, is no fragment, has neither
+//!   IPv4 options nor IPv6 extension headers, and its transport checksum is complete (a
+//!   super-packet's segments get theirs when they are cut). The device assigns numbers, writes
+//!   headers, encrypts, counts, and keeps the limits.
+//! - [`OffloadTask::Encrypt`] (crypto offload): an ESP packet, or a
+//!   [burst](uxfrm_packet::Segments::Burst) of them by one state: whole IP packets with valid
 //!   lengths and header checksums, ESP header, *room* for the IV, the payload with padding and
 //!   trailer, *room* for the ICV. The device writes IV, ciphertext and ICV. The engine has charged,
 //!   numbered and counted them.
-//! - [`Task::Segment`] (crypto offload by a device that [segments](Segmentation::Device)): a plain
-//!   super-packet, as for [`Task::Protect`], that the engine has charged, numbered and counted. The
-//!   device segments it, writes the state's headers for each segment, and encrypts.
+//! - [`OffloadTask::Segment`] (crypto offload by a device that
+//!   [segments](crate::Segmentation::Device)): a plain super-packet, as for
+//!   [`OffloadTask::Protect`], that the engine has charged, numbered and counted. The device
+//!   segments it, writes the state's headers for each segment, and encrypts.
 //!
 //! A device derives its IVs from the state's [`IvPrefix`](crate::IvPrefix), which
-//! [`set_iv_prefix`](crate::Devices::set_iv_prefix) gives it, and the sequence number, for both
-//! kinds of offload: so engine and device never use the same IV, not even when the engine encrypts
-//! some packets of a crypto offload itself (those with IP options).
+//! [`set_iv_prefix`](crate::OffloadDevices::set_iv_prefix) gives it, and the sequence number, for
+//! both kinds of offload: so engine and device never use the same IV, not even when the engine
+//! encrypts some packets of a crypto offload itself (those with IP options).
 //!
 //! # Inbound
 //! Everything that a device received goes to

@@ -1,8 +1,9 @@
 //! Control half of offload: what the database asks of devices that SAs and policies name.
 //!
-//! The engine knows no device. An owner of devices implements [`Devices`] (`crates/offload`); the
-//! database attaches an SA or policy when it is added and detaches it whenever it goes. Mirrors
-//! `struct xfrmdev_ops` (`include/linux/netdevice.h`) as `net/xfrm/xfrm_device.c` calls it.
+//! The engine knows no device. An owner of devices implements [`OffloadDevices`]
+//! (`crates/offload`); the database attaches an SA or policy when it is added and detaches it
+//! whenever it goes. Mirrors `struct xfrmdev_ops` (`include/linux/netdevice.h`) as
+//! `net/xfrm/xfrm_device.c` calls it.
 
 use std::fmt::Debug;
 

@@ -1,9 +1,9 @@
 //! ESP for single packets, for senders without bundles, such as devices. The bytes are the same as
 //! a worker's.
 //!
-//! Outbound: [`Encapsulation::measure`] the packet, place it in a buffer, [`Encapsulation::wrap`]
-//! it there, seal the returned range, and [`Encapsulation::finish`]. Inbound: open, then
-//! [`decapsulate`].
+//! Outbound: [`EspEncapsulator::measure`] the packet, place it in a buffer,
+//! [`EspEncapsulator::wrap`] it there, seal the returned range, and [`EspEncapsulator::finish`].
+//! Inbound: open, then [`decapsulate`].
 
 use std::{ops::Range, sync::Arc};
 

@@ -1,7 +1,7 @@
 //! Acquires: SAs that key managers are asked for, as workers see them.
 //!
 //! A packet whose template has no SA causes a *larval SA* and an `XFRM_MSG_ACQUIRE`
-//! (`net/xfrm/xfrm_state.c: xfrm_state_find`): one per [`FilterPairs`], not one per packet. Larval
+//! (`net/xfrm/xfrm_state.c: xfrm_state_find`): one per [`SaRequest`], not one per packet. Larval
 //! SAs carry no packets and belong to the owner of the netlink server; workers read pending ones
 //! from the snapshot, so that each acquire is sent once.
 

@@ -21,7 +21,7 @@ impl PolicyCache {
         FlowProbe(self.v4.hash(key::outbound(words, context)))
     }
 
-    /// Prefetches what [`PolicyCache::follow`] reads.
+    /// Prefetches what [`PolicyCache::probe_primary`] reads.
     #[inline(always)]
     pub(crate) fn prefetch_primary(&self, probe: &FlowProbe) {
         self.v4.prefetch(&probe.0);
@@ -39,7 +39,7 @@ impl PolicyCache {
         self.v4.find_overflow(&probe.0, self.now)
     }
 
-    /// Prefetches what [`PolicyCache::follow_far`] mostly reads.
+    /// Prefetches what [`PolicyCache::probe_overflow`] mostly reads.
     #[inline(always)]
     pub(crate) fn prefetch_overflow(&self, probe: &FlowProbe) {
         self.v4.prefetch_overflow(&probe.0);

@@ -15,21 +15,21 @@ impl Sa {
         prefetch_far(&self.attachment);
     }
 
-    /// Prefetches its identity and the pointer to [`Live`](super::Live).
+    /// Prefetches its identity and the pointer to [`Live`](super::live::Live).
     #[inline]
     pub(crate) fn fetch_name(&self) {
         prefetch_far(&self.name);
         prefetch_far(&self.active);
     }
 
-    /// Prefetches the pointer to [`Live`](super::Live).
+    /// Prefetches the pointer to [`Live`](super::live::Live).
     #[inline]
     pub(crate) fn fetch_active(&self) {
         prefetch_far(&self.active);
     }
 
-    /// Prefetches what outbound packets need first: the pointer to [`Live`](super::Live) and the
-    /// sequence numbers.
+    /// Prefetches what outbound packets need first: the pointer to [`Live`](super::live::Live) and
+    /// the sequence numbers.
     #[inline]
     pub(crate) fn fetch_to_send(&self) {
         prefetch_far(&self.shared);
@@ -48,13 +48,14 @@ impl Sa {
         self.active.get().inspect(|active| prefetch_far(*active));
     }
 
-    /// Prefetches the window slot of a sequence number; [`Live`](super::Live) should be cached.
+    /// Prefetches the window slot of a sequence number; [`Live`](super::live::Live) should be
+    /// cached.
     #[inline]
     pub(crate) fn fetch_window(&self, low: u32) {
         self.live_if_used().inspect(|live| live.replay.prefetch(low));
     }
 
-    /// Prefetches the head of the keys; [`Live`](super::Live) should be cached.
+    /// Prefetches the head of the keys; [`Live`](super::live::Live) should be cached.
     #[inline]
     pub(crate) fn fetch_key_head(&self) {
         self.live_if_used().and_then(|live| live.key.get()).inspect(|key| key.prefetch_head());

@@ -20,9 +20,9 @@
 //! thread makes that thread's own reading of the head visible, so the head is no more than 2^32
 //! below the tag's block, and a tag newer than the number's block is less than 2^28 blocks newer. A
 //! *stale* tag may be further behind (a word that was not touched for 2^36 numbers): it is then
-//! mistaken for a newer or equal one and the packet is refused, never wrongly accepted. Who is told
-//! that another has received numbers that far ahead has all words move on (`learn`), lest that be
-//! so for good.
+//! mistaken for a newer or equal one and the packet is refused, never wrongly accepted. The head
+//! can jump that far only in `mark_received`, for numbers received elsewhere, as by a device. All
+//! packets would then be refused for good, so `move_on` advances every word first.
 
 use uxfrm_packet::prefetch_far;
 

@@ -108,7 +108,7 @@ impl SaUsage {
     /// As in `net/xfrm/xfrm_state.c: xfrm_state_check_expire`, limits are compared with the count
     /// *before* a packet: of a hard limit of N packets N pass, and the soft event comes with packet
     /// N + 1. No more ever pass, whatever the number of workers; a few less may while another
-    /// worker takes back a [`Charge::Crossing`].
+    /// worker takes back what [needs charging one by one](ChargeOutcome::NeedsPerPacket).
     ///
     /// # Errors
     /// [`LateCount`], for the SA that continues.
@@ -156,7 +156,8 @@ impl SaUsage {
     }
 
     /// Counts packets of the SA that this one continues: the next packet meets the limits they
-    /// reach. Past a hard limit the next one is refused, together ([`Charge::Crossing`]) or alone.
+    /// reach. Past a hard limit the next one is refused, in a batch
+    /// ([`ChargeOutcome::NeedsPerPacket`]) or alone.
     pub(super) fn charge_late(
         &self,
         limits: &LifetimeLimits,
@@ -237,8 +238,8 @@ impl SaUsage {
     }
 
     /// Compares a device's counters with limits, as
-    /// `net/xfrm/xfrm_state.c: xfrm_state_check_expire` does: [`Charge::HardLimit`] and
-    /// [`Charge::SoftLimit`] once each.
+    /// `net/xfrm/xfrm_state.c: xfrm_state_check_expire` does: [`ChargeOutcome::HardLimit`] and
+    /// [`ChargeOutcome::SoftLimit`] once each.
     pub(super) fn check(&self, limits: &LifetimeLimits) -> ChargeOutcome {
         let tally = UsageCount { packets: self.packets(), bytes: self.bytes() };
         if tally.reaches(limits, |budget| budget.hard) {

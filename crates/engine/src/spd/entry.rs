@@ -308,7 +308,7 @@ impl PolicyEntry {
         self.last_used.store(last_used.map_or(NEVER, seconds), Ordering::Relaxed);
     }
 
-    /// Prefetches what [`PolicyEntry::charge`] writes.
+    /// Prefetches what [`PolicyEntry::record_use`] writes.
     #[inline]
     pub(crate) fn prefetch_counts(&self) {
         uxfrm_packet::prefetch_far(&self.bytes);

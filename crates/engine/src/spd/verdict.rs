@@ -3,7 +3,7 @@
 use crate::{Action, Template};
 
 /// The policies that decide over a flow, by their slots in the cache; valid until the next
-/// [`PolicyCache::begin`](crate::PolicyCache::begin_batch).
+/// [`PolicyCache::begin_batch`](crate::PolicyCache::begin_batch).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerdictId(pub(crate) u32);
 

@@ -1,4 +1,4 @@
-//! Converts between `IFLA_INFO_DATA` and [`Config`] (`include/uapi/linux/if_tunnel.h`;
+//! Converts between `IFLA_INFO_DATA` and [`TunnelConfig`] (`include/uapi/linux/if_tunnel.h`;
 //! `ipip_netlink_parms`, `ipgre_netlink_parms`, `ip6_tnl_netlink_parms`, `ip6gre_netlink_parms`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

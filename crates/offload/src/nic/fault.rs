@@ -3,7 +3,8 @@
 use std::{str::FromStr, time::Duration};
 
 /// A fault, for [`ModelNic::inject`](crate::ModelNic::inject). Link down is
-/// [`Link::Down`](crate::LinkState::Down), for [`ModelNic::set_link`](crate::ModelNic::set_link).
+/// [`LinkState::Down`](crate::LinkState::Down), for
+/// [`ModelNic::set_link`](crate::ModelNic::set_link).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// `lost-event N`: the next events are not reported.

@@ -111,7 +111,7 @@ impl DeviceLoop {
         due.map_or(IDLE, |due| due.since(now()).min(IDLE))
     }
 
-    /// 2 Out. What the lane has no room for goes first.
+    /// 2 Out. What the worker has no room for goes first.
     fn send(&mut self, worker: usize) {
         self.return_sealed(worker);
         if !self.sealed[worker].is_empty() {
@@ -127,7 +127,7 @@ impl DeviceLoop {
         self.transmit_for(worker);
     }
 
-    /// 3 In. What a lane has no room for stays where it is.
+    /// 3 In. What a worker has no room for stays where it is.
     fn receive(&mut self, worker: usize) {
         if self.arrived.is_empty() && !self.is_blocked() {
             let rings = &self.port.rings[worker];
@@ -148,7 +148,7 @@ impl DeviceLoop {
         }
     }
 
-    /// Whether a lane may have too little room. It will wake us then: it looks at the flag behind
+    /// Whether a worker may have too little room. It will wake us then: it looks at the flag behind
     /// taking out, and we look at the room behind the flag.
     fn is_blocked(&mut self) -> bool {
         if !self.lacks_room() {
@@ -164,7 +164,7 @@ impl DeviceLoop {
         workers.any(|(rings, kept)| !kept.is_empty() || rings.received.room() < BATCH)
     }
 
-    /// 5 Queues to lanes, as it came. What there is no room for waits.
+    /// 5 Queues to workers, as it came. What there is no room for waits.
     fn deliver(&mut self) {
         let workers = self.received.len().max(1);
         for (function, queue, received) in self.queues.in_order() {
@@ -178,8 +178,8 @@ impl DeviceLoop {
         }
     }
 
-    /// Back to a lane. Before it looks at the flag it takes out, and we look at the room behind the
-    /// flag.
+    /// Back to a worker. Before it looks at the flag it takes out, and we look at the room behind
+    /// the flag.
     fn return_sealed(&mut self, worker: usize) {
         let (rings, sealed) = (&self.port.rings[worker], &mut self.sealed[worker]);
         rings.sealed.put(sealed, &mut self.pool, &rings.worker);
@@ -222,11 +222,11 @@ impl DeviceLoop {
         if !self.out.is_empty() {
             self.transmit_for(0);
         }
-        // 5 queues to lanes
+        // 5 queues to workers
         self.deliver();
     }
 
-    /// To the wire, on behalf of a lane.
+    /// To the wire, on behalf of a worker.
     fn transmit_for(&mut self, worker: usize) {
         match &mut self.exit {
             DeviceEgress::Wire(wire) => {

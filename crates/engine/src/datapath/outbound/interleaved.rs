@@ -1,6 +1,6 @@
 //! Outbound fast path for interleaved flows: each packet needs one SA with an IPv4 tunnel and
-//! nothing else. It is checked against one cache line, the [`TxRecord`] of its bundle, and
-//! encapsulated in place. Each SA is charged once per batch.
+//! nothing else. It is checked against one cache line, the [`TxRecord`](crate::bundle::TxRecord) of
+//! its bundle, and encapsulated in place. Each SA is charged once per batch.
 //!
 //! At the first packet that does not qualify, this one and a few behind it take the slow path;
 //! packets are not reordered.
