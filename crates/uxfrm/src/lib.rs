@@ -20,8 +20,8 @@
 //! | [`Worker`] | [encrypts](Worker::outbound) and [decrypts](Worker::inbound) | one per thread |
 //! | [`Batch`] | the [packets](PacketBuf) of one call | one in, an [`Output`] out |
 //!
-//! The others come with them: a [`Moment`], a [`Pool`] of buffers and an [`Output`] are arguments of
-//! each call; [`Settings`] and a [`Backend`] make workers and the database; [`Spi`],
+//! The others come with them: a [`Moment`], a [`Pool`] of buffers and an [`Output`] are arguments
+//! of each call; [`Settings`] and a [`Backend`] make workers and the database; [`Spi`],
 //! [`KeyMaterial`], [`SaTransform`], [`Direction`], [`Prefix`] and [`Template`] are parts of states
 //! and policies.
 //!

@@ -166,7 +166,7 @@ mod tunnel {
         let key = |spi: u32| (Spi(spi), KeyMaterial::new(&spi.to_be_bytes().repeat(5)));
         let in_the_way = Policy::bypass(Direction::Forward, there, here);
         let entry = database.apply(NOW, |change| change.add_policy(in_the_way)).unwrap();
-        let mut add = |database: &mut Database| {
+        let add = |database: &mut Database| {
             add_tunnel(database, NOW, (own, peer), (here, there), (key(0x1001), key(0x1002)))
         };
         assert_eq!(add(&mut database), Err(Error::Exists));
