@@ -1,5 +1,5 @@
 //! The glossary check: one word has one meaning. Names that docs/glossary.tsv replaced are in no
-//! crate, and a public type's name is one crate's alone.
+//! crate, and a public type's name is one crate's alone. Comments and pages fit 100 columns.
 #![expect(clippy::wildcard_enum_match_arm, reason = "the enum is of syn, which adds to it")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -74,6 +74,47 @@ fn comment_lines_fit_100_columns() {
         }
     }
     assert!(wide.is_empty(), "comments over 100 columns:\n  {}", wide.join("\n  "));
+}
+
+#[test]
+fn prose_lines_of_pages_fit_100_columns() {
+    let mut wide = Vec::new();
+    for file in files(&root(), "md") {
+        let page = fs::read_to_string(&file).expect("a page");
+        let lines = wide_prose_lines(&page).into_iter();
+        wide.extend(lines.map(|number| format!("{}:{number}", file.display())));
+    }
+    assert!(wide.is_empty(), "prose over 100 columns:\n  {}", wide.join("\n  "));
+}
+
+#[test]
+fn tables_code_and_links_may_be_wide() {
+    let wide = "word ".repeat(21);
+    let link = format!("([{}](there.md)),", wide.replace(' ', "-"));
+    let page = format!("{wide}\n| {wide}\n```\n{wide}\n```\n    {wide}\n  {link}\n- {wide}");
+    assert_eq!(wide_prose_lines(&page), [1, 8]);
+    assert_eq!(wide_prose_lines(&format!("{link}\nand {link}\n{link} and")), [2, 3]);
+}
+
+/// Numbers of a page's lines of prose that are too long: tables, code, and lines of one link alone
+/// cannot be wrapped.
+fn wide_prose_lines(page: &str) -> Vec<usize> {
+    let (mut wide, mut is_code) = (Vec::new(), false);
+    for (number, line) in (1..).zip(page.lines()) {
+        let text = line.trim_start();
+        is_code ^= text.starts_with("```");
+        let cannot_wrap =
+            is_code || line.starts_with("    ") || text.starts_with('|') || is_one_link(text);
+        if !cannot_wrap && line.chars().count() > 100 {
+            wide.push(number);
+        }
+    }
+    wide
+}
+
+fn is_one_link(text: &str) -> bool {
+    let link = text.trim_start_matches(['-', '(', ' ']);
+    link.starts_with('[') && link.split_once("](").is_some_and(|(_, end)| !end.contains(' '))
 }
 
 struct Named {
@@ -166,16 +207,22 @@ fn source_files(folder: &Path) -> Vec<PathBuf> {
 }
 
 fn rust_files(folder: &Path) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(folder).expect("a folder of sources") {
-        let path = entry.expect("a folder of sources").path();
-        if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
-            files.extend(rust_files(&path));
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            files.push(path);
+    files(folder, "rs")
+}
+
+/// Files with an extension, but none in hidden folders and those of builds.
+fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("a folder's entry").path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if path.is_dir() && name != "target" && !name.starts_with('.') {
+            found.extend(files(&path, extension));
+        } else if path.is_file() && path.extension().is_some_and(|end| end == extension) {
+            found.push(path);
         }
     }
-    files
+    found
 }
 
 fn root() -> PathBuf {

@@ -5,48 +5,33 @@
 //! [`Template`], [`Selector`], [`SaConfig`].
 #![forbid(unsafe_code)]
 
-// Floor 0: names, numbers and time.
+mod bundle;
+mod database;
+mod datapath;
+mod device;
 mod drop_reason;
+mod ecn;
+mod error;
+mod esp;
+mod events;
+mod flow_cache;
+mod flow_key;
+mod fragments;
 mod ids;
 mod insertion_order;
 mod lifetime;
+mod pmtu;
 mod prefix;
-mod stage_watch;
-mod sync;
-mod time;
-
-// Floor 1: matching keys and settings.
-mod flow_key;
+pub mod sa;
+mod sad;
 mod selector;
 mod settings;
-mod stats;
-
-// States and policies.
-mod ecn;
-mod error;
-mod fragments;
-mod pmtu;
-pub mod sa;
-pub mod spd;
-
-// Databases of states, flow caches, and devices.
-mod device;
-mod flow_cache;
-mod sad;
-
-// Changes, and ESP.
-mod esp;
-mod events;
 mod snapshot;
-
-// Bundles: chains of SAs.
-mod bundle;
-
-// The data path.
-mod datapath;
-
-// Owners of all of it.
-mod database;
+pub mod spd;
+mod stage_watch;
+mod stats;
+mod sync;
+mod time;
 mod worker;
 
 pub use database::{

@@ -8,7 +8,9 @@
 //!
 //! [two_gateways.rs]: https://github.com/uxfrm/uxfrm/tree/main/crates/uxfrm/examples
 //!
-//! # The five types you need
+//! # The types you need
+//!
+//! Five hold what you configure and what passes:
 //!
 //! | type | is | how many |
 //! | --- | --- | --- |
@@ -17,6 +19,11 @@
 //! | [`Database`] | all states and policies; publishes each change to workers | one |
 //! | [`Worker`] | [encrypts](Worker::outbound) and [decrypts](Worker::inbound) | one per thread |
 //! | [`Batch`] | the [packets](PacketBuf) of one call | one in, an [`Output`] out |
+//!
+//! The others come with them: a [`Moment`], a [`Pool`] of buffers and an [`Output`] are arguments
+//! of each call; [`Settings`] and a [`Backend`] make workers and the database; [`Spi`],
+//! [`KeyMaterial`], [`SaTransform`], [`Direction`], [`Prefix`] and [`Template`] are parts of states
+//! and policies.
 //!
 //! ```
 //! use uxfrm::{
@@ -93,18 +100,19 @@
 //!
 //! - **Sent numbers.** [`Database::track_changes`] before the first change: from then on a new
 //!   state sends nothing until you write a ceiling down, durably, and then call
-//!   [`Sequence::reserve`] with it;
-//!   [`Database::publish`] shows the state to workers. Repeat before the ceiling is reached, else
-//!   packets drop as [`DropReason::OutSequenceReserve`]. After a restart, [`Sequence::skip_to`] the
-//!   stored ceiling first.
+//!   [`Sequence::reserve`] with it; [`Database::publish`] shows the state to workers. Repeat before
+//!   the ceiling is reached, else packets drop as [`DropReason::OutSequenceReserve`]. After a
+//!   restart, [`Sequence::skip_to`] the stored ceiling first.
+//! - **IV prefixes**, with ESN and a store of received numbers: draw one for each 2^32 numbers
+//!   ([`Sa::set_iv_prefix`]) before you reserve the first of them, else the worker that sends it
+//!   [panics](Sa::iv_counter).
 //! - **Received numbers.** Implement [`ReplayStore`] and pass it in a [`ReplayKeeper`] to
 //!   [`Database::track_changes_with`]: a state accepts nothing above an edge. Write the first one
 //!   down before you publish ([`Sa::reserved_to_receive`]), and each later one before you pass it
-//!   to
-//!   [`ReplayWindow::reserve`]. After a restart, [`Sa::restart_at`] the stored edge. With a store,
-//!   you also draw [`IvPrefix`]es for numbers above 2^32 ([`Sa::set_iv_prefix`]).
+//!   to [`ReplayWindow::reserve`]. After a restart, [`Sa::restart_at`] the stored edge.
 //!
-//! `docs/embedding.md` has this as code, SECURITY.md the promises that rest on it.
+//! `docs/embedding.md` has what you send as code, `tests/restart.rs` of this crate both halves;
+//! SECURITY.md has the promises that rest on it.
 //!
 //! # Features
 //!

@@ -1,4 +1,5 @@
-//! What `docs/embedding.md` tells an embedder with static keys to do across restarts.
+//! What `docs/embedding.md` tells an embedder with static keys to do across restarts, in few lines;
+//! `embedding.rs` runs the guide's own code.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"

@@ -104,7 +104,9 @@ impl Sa {
         }
     }
 
-    /// Sets the prefix for numbers with its upper half, before any of them is reserved.
+    /// Sets the prefix for numbers with its upper half, before any of them is
+    /// [reserved](crate::Sequence::reserve). With a [`ReplayStore`](crate::ReplayStore) the owner
+    /// sets that of each upper half; without one, all follow from the first.
     pub fn set_iv_prefix(&self, prefix: IvPrefix) {
         let first = self.first();
         match (prefix.upper(), prefix.bits()) {
@@ -116,8 +118,9 @@ impl Sa {
     /// The IV counter of a number that was handed out.
     ///
     /// # Panics
-    /// When no prefix was drawn for the number: an IV must not be guessed. Owners draw before they
-    /// reserve ([`Sequence::reserve`](crate::Sequence::reserve)).
+    /// When no prefix was drawn for the number: an IV must not be guessed. Workers panic so, too,
+    /// where an owner with a [`ReplayStore`](crate::ReplayStore) reserves numbers from 2^32 on
+    /// without [drawing](Sa::set_iv_prefix) first.
     #[must_use]
     #[cold]
     pub fn iv_counter(&self, sequence: u64) -> u64 {

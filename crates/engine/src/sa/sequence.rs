@@ -21,8 +21,7 @@ use crate::sync::{AtomicU64, Ordering};
 /// ```
 #[derive(Debug)]
 pub struct Sequence {
-    /// The last number handed out, or beyond [`Sequence::limit`] when workers asked for more than
-    /// there was.
+    /// The last number handed out, or beyond it when workers asked for more than there was.
     last: AtomicU64,
     /// Numbers up to this may be handed out now; see [`Sequence::reserve`]. Never above `limit`.
     ceiling: AtomicU64,
@@ -48,6 +47,10 @@ impl Sequence {
     /// Sets the ceiling: no number above it is handed out. An owner that keeps numbers across a
     /// restart (static keys) stores `ceiling` first and then calls this, so that stored numbers are
     /// always ahead of used ones.
+    ///
+    /// With a [`ReplayStore`](crate::ReplayStore), and for numbers from 2^32 on, the owner also
+    /// [draws](crate::Sa::set_iv_prefix) their IV prefix first: a worker
+    /// [panics](crate::Sa::iv_counter) at a number without one.
     pub fn reserve(&self, ceiling: u64) {
         // Release: a thread that takes one of these numbers finds the IV prefix drawn for it.
         self.ceiling.store(ceiling.min(self.limit), Ordering::Release);
@@ -144,7 +147,10 @@ impl Sequence {
         prefetch_far(&self.limit);
     }
 
-    /// The last number handed out (`replay_oseq`, `oseq` and `oseq_hi` of a dump).
+    /// No number up to this is handed out any more: the last one, or the one to which
+    /// [`Sequence::skip_to`] went (`replay_oseq`, `oseq` and `oseq_hi` of a dump). Above
+    /// [`Sequence::reserved`] where workers asked for more than there was: a new reservation begins
+    /// here, and what lies between is left out.
     #[must_use]
     pub fn last(&self) -> u64 {
         self.last.load(Ordering::Relaxed).min(self.limit)
