@@ -21,7 +21,7 @@
 //! Fast paths accept; whatever does not match takes the slow path. By themselves they drop only
 //! packets over a limit of their SA, and a single packet whose number another worker accepted
 //! meanwhile. Templates of earlier packets serve stages 2 to 4 ([`outer_template`]) and 7
-//! ([`inner_template`]), and the latest verdict serves 8 (`deliver_same_flow`). A [single](single)
+//! ([`inner_template`]), and the latest verdict serves 8 (`deliver_same_flow`). A [single]
 //! packet of a batch uses them without lists. Runs of [one SA](run) and packets of [interleaved
 //! SAs](interleaved) are opened and framed in place.
 //!
