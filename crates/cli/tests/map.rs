@@ -11,7 +11,7 @@ use syn::{Attribute, Block, Expr, ImplItemFn, ItemFn, ItemMod, Stmt};
 fn every_function_on_the_map_is_one_function() {
     let places = places(&page());
     assert!(places.len() > 50, "the map was cut: {} places", places.len());
-    let wrong: Vec<_> = places.iter().filter_map(|place| fault_of(place)).collect();
+    let wrong: Vec<_> = places.iter().filter_map(fault_of).collect();
     assert!(wrong.is_empty(), "the map of ARCHITECTURE.md:\n  {}", wrong.join("\n  "));
 }
 
