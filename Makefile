@@ -5,8 +5,6 @@ CARGO  := cargo
 FLAGS  := --locked
 # The package of the binary.
 PACKAGE := uxfrm-cli
-# The tests of crates/cli/tests that hold the design.
-LAYERS := layers floors glossary map comments
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test sim loom miri endure check lint layers bench bench-gate fuzz fuzz-seeds fmt deny sbom deps
@@ -49,7 +47,7 @@ miri: ## Tests of packet and classify, and crypto's that call no C, under Miri w
 
 check: ## Before each commit: formatting, clippy, layers, unit tests of what has changed; no root (ARGS=all for all crates)
 	@scripts/prerequisites build
-	@LAYERS="$(LAYERS)" scripts/check $(ARGS)
+	@scripts/check $(ARGS)
 
 lint: layers ## Formatting, clippy, the arrows between crates, documentation, licences: no warning is let through
 	$(CARGO) fmt --all --check
@@ -61,7 +59,7 @@ lint: layers ## Formatting, clippy, the arrows between crates, documentation, li
 
 layers: ## Only the tests of the design: crates and modules use none but those that ARCHITECTURE.md lets them use
 	@scripts/prerequisites build
-	$(CARGO) test $(FLAGS) --workspace $(LAYERS:%=--test %) --quiet
+	$(CARGO) test $(FLAGS) -p uxfrm-design --no-fail-fast --quiet
 
 bench: ## One bench on this machine: ARGS="lookup --only …" as for `uxfrm bench`; without, crypto
 	@scripts/prerequisites build

@@ -135,7 +135,7 @@ fn is_file_name(code: &str) -> bool {
 }
 
 fn source_files() -> Vec<PathBuf> {
-    ["crates", "bench", "testkit"]
+    ["crates", "bench", "testkit", "tests/design"]
         .iter()
         .flat_map(|folder| rust_files(&root().join(folder)))
         .collect()

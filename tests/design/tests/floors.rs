@@ -145,7 +145,7 @@ const CONDUCTORS: &[&str] = &[".rs", "/run.rs", "/interleaved.rs", "/single.rs"]
 
 #[test]
 fn stages_are_no_methods_of_a_workers_halves() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/src/datapath");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/engine/src/datapath");
     let mut wrong = Vec::new();
     for (half, module) in [("Inbound", "inbound"), ("Outbound", "outbound")] {
         let allowed: Vec<_> =

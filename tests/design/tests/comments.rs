@@ -173,7 +173,7 @@ fn comment(line: &str) -> Option<&str> {
 
 /// Paths from the root of the tree.
 fn rust_files() -> Vec<PathBuf> {
-    let folders = ["bench", "crates", "examples", "fuzz", "loom", "testkit"];
+    let folders = ["bench", "crates", "examples", "fuzz", "loom", "testkit", "tests/design"];
     folders.iter().flat_map(|folder| files(Path::new(folder), "rs")).collect()
 }
 
