@@ -115,6 +115,8 @@ def test_pluto_hears_at_once_that_its_states_are_gone(end, whacked, uxfrm, sites
         gateway = running.gateways[0]
         plutos[0].whack(whacked, "--name", "net")
         sites.left_host.ping(LEFT_HOST, RIGHT_HOST)
+        # What came less than about a second before a crash may be forgotten (SECURITY.md).
+        gateway.wait_until_written_down("10.1.0.0/24", "10.2.0.0/24")
         getattr(gateway, end)()
         sites.between.seen()
         gateway.start(more=CONTROLLED)
