@@ -34,5 +34,5 @@ pub(crate) fn kept_window(window: u32) -> ReplayWindow {
         fn wake(&self) {}
     }
     let keeper = ReplayKeeper::new(std::sync::Arc::new(Deaf));
-    ReplayWindow::new(window, SeqWidth::Bits32, 0).kept(&keeper, None)
+    ReplayWindow::new(window, SeqWidth::Bits32, 0).with_keeper(&keeper, None)
 }
