@@ -38,7 +38,7 @@ loom: ## What threads share without locks, in all orders, with loom (ARGS=replay
 	$(BUILT)/loom/release/uxfrm-loom $(ARGS)
 
 # What calls C can't run there: of crypto, only what knows algorithms and compares.
-miri: ## Tests of packet and classify, and crypto's that call no C, under Miri with nightly Rust: undefined behaviour is an error
+miri: ## Packet, classify, and what of crypto calls no C, under Miri with nightly Rust: undefined behaviour is an error
 	@$(CARGO) +nightly miri --version >/dev/null 2>&1 || { echo "make miri needs nightly Rust with Miri and its sources:"; \
 		echo "rustup toolchain install nightly --component miri,rust-src"; exit 1; }
 	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=4 $(CARGO) +nightly miri test $(FLAGS) -p uxfrm-packet -p uxfrm-classify --lib

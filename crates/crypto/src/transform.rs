@@ -129,12 +129,6 @@ impl Transform {
         !matches!(self.kind, Kind::Aead(Aead::Gmac(_)) | Kind::Pair(Cipher::Null, _))
     }
 
-    /// Whether IVs are counters (all but CBC and null).
-    #[must_use]
-    pub fn counter_iv(&self) -> bool {
-        self.iv_len() == 8
-    }
-
     /// The kernel's name: of the AEAD, or `cipher/auth`.
     #[must_use]
     pub fn name(&self) -> String {

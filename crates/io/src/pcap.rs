@@ -221,12 +221,6 @@ impl<P: Port> Tap<P> {
         self.sink.is_some()
     }
 
-    /// Finishes the capture and returns the port.
-    #[must_use]
-    pub fn into_port(self) -> P {
-        self.port
-    }
-
     fn copy(&mut self, packets: &[PacketBuf]) {
         let Some(sink) = &mut self.sink else { return };
         if packets.iter().any(|packet| sink.append(packet).is_err()) {

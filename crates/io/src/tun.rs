@@ -30,7 +30,6 @@ use crate::virtio::{HEADER, VirtioHeader};
 
 const TUNGETIFF: libc::Ioctl = 0x8004_54d2_u32 as libc::Ioctl;
 const TUNSETIFF: libc::Ioctl = 0x4004_54ca_u32 as libc::Ioctl;
-const TUNSETPERSIST: libc::Ioctl = 0x4004_54cb_u32 as libc::Ioctl;
 const TUNSETOFFLOAD: libc::Ioctl = 0x4004_54d0_u32 as libc::Ioctl;
 
 const TUN_F_CSUM: libc::c_ulong = 0x01;
@@ -91,7 +90,7 @@ impl TunOptions {
 
 /// One queue of a TUN device.
 ///
-/// The device goes away with its last queue unless it was made [persistent](Self::persist).
+/// The device goes away with its last queue.
 #[derive(Debug)]
 pub struct Tun {
     file: File,
@@ -172,19 +171,6 @@ impl Tun {
     #[must_use]
     pub fn options(&self) -> TunOptions {
         self.options.clone()
-    }
-
-    /// Sets whether the device outlives its last queue.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn persist(&self, keep: Persistence) -> io::Result<()> {
-        let value: libc::c_ulong = match keep {
-            Persistence::WhileOpen => 0,
-            Persistence::UntilDeleted => 1,
-        };
-        // SAFETY: TUNSETPERSIST takes its argument by value.
-        check(unsafe { libc::ioctl(self.file.as_raw_fd(), TUNSETPERSIST, value) })
     }
 
     fn attach(options: &TunOptions, name: [u8; 16], header: Header) -> io::Result<Self> {
@@ -302,15 +288,6 @@ impl Queue {
 
 fn since(nanoseconds: u64) -> Duration {
     Duration::from_nanos(clock::boot_nanoseconds().saturating_sub(nanoseconds))
-}
-
-/// Lifetime of a TUN device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Persistence {
-    /// Until its last queue is closed.
-    WhileOpen,
-    /// Until somebody deletes it.
-    UntilDeleted,
 }
 
 impl Port for Tun {

@@ -4,7 +4,7 @@
 use zerocopy::byteorder::big_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::{ParseError, Protocol};
+use crate::ParseError;
 
 /// Bytes of SPI and sequence number.
 pub const HEADER_LEN: usize = 8;
@@ -25,18 +25,6 @@ pub struct EspHeader {
     pub spi: U32,
     /// The sequence number's low 32 bits.
     pub sequence: U32,
-}
-
-/// The two bytes before the ICV, readable after decryption.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
-)]
-#[repr(C)]
-pub struct EspTrailer {
-    /// Padding bytes before this trailer.
-    pub pad_len: u8,
-    /// What was encrypted; [`Protocol::NONE`] in dummy packets.
-    pub next_header: Protocol,
 }
 
 /// A packet taken apart.

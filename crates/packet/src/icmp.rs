@@ -21,8 +21,6 @@ pub const PARAMETER_PROBLEM: u8 = 12;
 /// Code of [`UNREACHABLE`]: fragmentation needed and DF set; `rest` ends with the next hop's MTU
 /// (RFC 1191 §4).
 pub const FRAGMENTATION_NEEDED: u8 = 4;
-/// Code of [`UNREACHABLE`]: communication administratively prohibited (RFC 1812 §5.2.7.1).
-pub const PROHIBITED: u8 = 13;
 
 /// The 8 bytes that all messages begin with.
 #[derive(

@@ -20,10 +20,6 @@ pub const PARAMETER_PROBLEM: u8 = 4;
 pub const ECHO: u8 = 128;
 /// Type: echo reply.
 pub const ECHO_REPLY: u8 = 129;
-/// Type: neighbour solicitation (RFC 4861).
-pub const NEIGHBOUR_SOLICITATION: u8 = 135;
-/// Type: neighbour advertisement (RFC 4861).
-pub const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 
 /// The 8 bytes that most messages begin with.
 #[derive(
