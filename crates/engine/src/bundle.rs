@@ -265,6 +265,18 @@ fn resolve_chain<'a>(
     Ok(chain)
 }
 
+/// The bundle of a flow, kept nowhere. Records missing SAs, a required one last.
+pub(crate) fn build(
+    snapshot: &Snapshot,
+    deciding: &Deciding<'_>,
+    flow: &FlowKey,
+    settings: &Settings,
+    missing: &mut Vec<MissingSa>,
+) -> Result<Bundle, DropReason> {
+    let chain = resolve_chain(snapshot, deciding, flow, settings, missing)?;
+    Bundle::of(&chain.states, version_of(flow.destination), settings)
+}
+
 /// The first SA look-up of a flow without a bundle.
 pub(crate) fn first_query<'a>(
     entry: &PolicyEntry,
@@ -277,14 +289,15 @@ pub(crate) fn first_query<'a>(
 }
 
 /// Source and destination of a packet after a template.
-fn ends(template: &Template, inner: (IpAddr, IpAddr)) -> (IpAddr, IpAddr) {
+pub(crate) fn ends(template: &Template, inner: (IpAddr, IpAddr)) -> (IpAddr, IpAddr) {
     match template.mode {
         Mode::Transport | Mode::RouteOptimization | Mode::InTrigger => inner,
         Mode::Tunnel | Mode::Beet | Mode::Iptfs => (template.source, template.destination),
     }
 }
 
-fn query<'a>(
+/// What a template demands of an SA for a flow.
+pub(crate) fn query<'a>(
     entry: &PolicyEntry,
     template: &Template,
     (source, destination): (IpAddr, IpAddr),

@@ -14,6 +14,7 @@ mod ecn;
 mod error;
 mod esp;
 mod events;
+pub mod explain;
 mod flow_cache;
 mod flow_key;
 mod fragments;

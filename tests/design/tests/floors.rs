@@ -33,7 +33,7 @@ const HOUSES: &[House] = &[
             &["snapshot", "esp"],
             &["bundle"],
             &["datapath"],
-            &["database", "worker"],
+            &["database", "worker", "explain"],
         ],
     },
     House {

@@ -396,19 +396,24 @@ impl EncapLayer {
         inner.dont_fragment && self.layout.pmtu_discovery
     }
 
+    /// Source and destination of the outer header; `None` where the packet keeps its own.
+    pub(crate) fn ends(&self) -> Option<(IpAddr, IpAddr)> {
+        match &self.wrap {
+            EncapMode::Transport => None,
+            EncapMode::Tunnel(TunnelHeader::V4(header, _)) => {
+                Some((header.source().into(), header.destination().into()))
+            }
+            EncapMode::Tunnel(TunnelHeader::V6(header)) => {
+                Some((header.source().into(), header.destination().into()))
+            }
+        }
+    }
+
     /// UDP path of a payload for a socket. `after` is [`after`](Self::after) this layer; `ends` are
     /// the packet's own addresses, which transport mode keeps.
     pub(crate) fn udp_path(&self, after: &InnerInfo, ends: (IpAddr, IpAddr)) -> Option<UdpPath> {
         let shape = self.udp.as_ref().filter(|_| self.outside == OuterForm::SocketPayload)?;
-        let (source, destination) = match &self.wrap {
-            EncapMode::Transport => ends,
-            EncapMode::Tunnel(TunnelHeader::V4(header, _)) => {
-                (header.source().into(), header.destination().into())
-            }
-            EncapMode::Tunnel(TunnelHeader::V6(header)) => {
-                (header.source().into(), header.destination().into())
-            }
-        };
+        let (source, destination) = self.ends().unwrap_or(ends);
         Some(UdpPath {
             local: SocketAddr::new(source, shape.header.source.get()),
             remote: SocketAddr::new(destination, shape.header.destination.get()),

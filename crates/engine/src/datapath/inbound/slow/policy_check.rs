@@ -89,6 +89,14 @@ fn check_flow(
         let is_held = first.is_held() && blocks.all(|entry| entry.is_held());
         return Err(if is_held { DropReason::InHeld } else { DropReason::InPolicyBlock });
     }
+    check_templates(deciding, path)
+}
+
+/// Checks the SAs that a packet came by against the templates of its policies, which allow it.
+pub(crate) fn check_templates<'a>(
+    deciding: impl Iterator<Item = &'a Arc<PolicyEntry>> + Clone,
+    path: &SecPath<'_>,
+) -> Result<(), DropReason> {
     let on_device = deciding.clone().any(|entry| entry.device().is_some());
     match satisfies(deciding, path) {
         true => Ok(()),
@@ -141,7 +149,8 @@ fn reports_to_host(snapshot: &Snapshot, packet: &PlainPacket<'_>, now: Moment) -
     deciding.clone().all(|entry| entry.action() == Action::Allow) && satisfies(deciding, path)
 }
 
-fn has_tunnel(path: &[&Sa]) -> bool {
+/// Whether one of these SAs has another mode than transport.
+pub(crate) fn has_tunnel(path: &[&Sa]) -> bool {
     path.iter().any(|sa| sa.config().mode != Mode::Transport)
 }
 
