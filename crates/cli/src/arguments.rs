@@ -107,6 +107,34 @@ pub(crate) struct RunOptions {
     /// End as on SIGTERM when standard input ends: a parent that dies leaves no gateway behind.
     #[arg(long)]
     pub(crate) until_stdin_ends: bool,
+
+    /// Form of the log: text and json go to stderr, journald sends entries with fields to the
+    /// journal. Without, journald where stderr is the journal, otherwise text. RUST_LOG sets the
+    /// level: error, warn, info, debug, trace; info without it.
+    #[arg(long, value_name = "FORM", env = "UXFRM_LOG")]
+    pub(crate) log: Option<LogFormat>,
+}
+
+/// Forms of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// A line for a person.
+    Text,
+    /// A JSON object a line.
+    Json,
+    /// Entries with fields, for `journalctl`.
+    Journald,
+}
+
+impl LogFormat {
+    /// Its name on the command line.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Json => "json",
+            Self::Journald => "journald",
+        }
+    }
 }
 
 /// Options of `uxfrm upgrade`.

@@ -42,7 +42,8 @@ const EXIT_INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    log::start();
+    let run = if let Command::Run(options) = &arguments.command { Some(options) } else { None };
+    log::start(run.and_then(|options| options.log));
     if reads_keys(&arguments.command)
         && let Err(error) = uxfrm_io::secret_memory::forbid()
     {

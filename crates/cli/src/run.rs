@@ -6,7 +6,7 @@ use anyhow::Context;
 use nix::sys::signal::{SigSet, Signal};
 use uxfrm_daemon::{gateway, upgrade};
 
-use crate::arguments::RunOptions;
+use crate::arguments::{LogFormat, RunOptions};
 
 /// Runs the gateway until SIGTERM or SIGINT, or with `--until-stdin-ends` until standard input
 /// ends.
@@ -15,6 +15,7 @@ pub(crate) fn execute(options: &RunOptions, supervisor: Option<u32>) -> anyhow::
         None => upgrade::supervise(upgrade::Launch {
             config: options.config.clone(),
             until_stdin_ends: options.until_stdin_ends,
+            log: options.log.map(LogFormat::name),
         }),
         Some(supervisor) => {
             // The gateway reads these from a descriptor, so no thread may take them; the mask is

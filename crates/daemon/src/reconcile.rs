@@ -15,6 +15,7 @@
 //! nobody asked for, as policies that go by their limits, is not undone, and tried again until the
 //! kernel follows.
 
+mod audit;
 pub(crate) mod databases;
 pub(crate) mod fail_closed;
 pub(crate) mod kernel_tables;
@@ -32,6 +33,7 @@ use uxfrm_io::icmp_errors::PathMtuErrors;
 use uxfrm_netlink::NetlinkError;
 
 use self::{
+    audit::AuditLog,
     kernel_tables::{AnyFilter, KernelTables, Routes},
     path_mtu::PathMtuReports,
     refusal::{USED_UP, is_exhausted, no_disk},
@@ -66,6 +68,7 @@ pub(crate) struct Reconciler {
     news: bool,
     /// Policies of the last run for which none has come yet.
     held: usize,
+    audit: AuditLog,
 }
 
 /// The kind of client that asks for a change.
@@ -119,6 +122,7 @@ impl Reconciler {
             path_mtus: PathMtuReports::new(),
             news: false,
             held,
+            audit: AuditLog::new(now()),
         }
     }
 
@@ -149,6 +153,7 @@ impl Reconciler {
                     self.tables.retry.hurry(now());
                 }
                 let warning = changes.added.iter().any(|sa| is_exhausted(sa)).then_some(USED_UP);
+                self.audit.tell(&changes, now());
                 self.uncommitted.extend(changes);
                 Ok(warning)
             }
@@ -199,6 +204,7 @@ impl Reconciler {
     /// is tried again.
     pub(crate) fn apply_pending(&mut self, database: &mut Database) {
         let changes = self.take_changes(database);
+        self.audit.tell(&changes, now());
         self.tables.follow_or_retry(&changes, database);
     }
 
@@ -316,6 +322,7 @@ impl Reconciler {
             return;
         }
         let snapshot = database.snapshot();
+        self.audit.summarise(now());
         self.store.settle_due(now());
         self.maintain_store();
         self.renew(database);

@@ -1,7 +1,8 @@
 //! Flow key: the part of a packet that policies match.
 
+use std::fmt;
 use std::hash::{BuildHasher, Hasher};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use foldhash::fast::FixedState;
@@ -100,6 +101,30 @@ impl FlowKey {
     }
 }
 
+/// Addresses, protocol and ports: `10.1.0.1:4711 -> 10.2.0.1:443 proto 6`. Without ports none are
+/// shown.
+impl fmt::Display for FlowKey {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { source, destination, source_port, destination_port, .. } = *self;
+        match (self.protocol, source_port, destination_port) {
+            (1 | 58, kind, code) => {
+                write!(out, "{source} -> {destination} type {kind} code {code}")?
+            }
+            (_, 0, 0) => write!(out, "{source} -> {destination}")?,
+            (_, from, to) => write!(
+                out,
+                "{} -> {}",
+                SocketAddr::new(source, from),
+                SocketAddr::new(destination, to)
+            )?,
+        }
+        match self.protocol {
+            0 => Ok(()),
+            other => write!(out, " proto {other}"),
+        }
+    }
+}
+
 /// Source ports for inner flows; the same in every worker, so that a flow keeps its port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourcePorts {
@@ -125,6 +150,18 @@ mod tests {
     fn flow(source_port: u16) -> FlowKey {
         let ends = ["10.1.0.1", "10.2.0.1"].map(|end| end.parse().unwrap());
         FlowKey { source_port, protocol: 17, ..FlowKey::between(ends[0], ends[1]) }
+    }
+
+    #[test]
+    fn flow_is_shown_with_its_ports() {
+        let ports = FlowKey { destination_port: 53, ..flow(7) };
+        assert_eq!(ports.to_string(), "10.1.0.1:7 -> 10.2.0.1:53 proto 17");
+        let ends: [IpAddr; 2] = ["fd00::1", "fd00::2"].map(|end| end.parse().unwrap());
+        assert_eq!(FlowKey::between(ends[0], ends[1]).to_string(), "fd00::1 -> fd00::2");
+        let echo = FlowKey { protocol: 58, source_port: 128, ..FlowKey::between(ends[0], ends[1]) };
+        assert_eq!(echo.to_string(), "fd00::1 -> fd00::2 type 128 code 0 proto 58");
+        let v6 = FlowKey { protocol: 6, source_port: 1, destination_port: 2, ..echo };
+        assert_eq!(v6.to_string(), "[fd00::1]:1 -> [fd00::2]:2 proto 6");
     }
 
     #[test]

@@ -75,6 +75,31 @@ impl fmt::Display for Spi {
     }
 }
 
+/// In iproute2's words.
+impl fmt::Display for Direction {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::In => "in",
+            Self::Out => "out",
+            Self::Forward => "fwd",
+        })
+    }
+}
+
+/// In iproute2's words.
+impl fmt::Display for Mode {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Transport => "transport",
+            Self::Tunnel => "tunnel",
+            Self::RouteOptimization => "ro",
+            Self::InTrigger => "in_trigger",
+            Self::Beet => "beet",
+            Self::Iptfs => "iptfs",
+        })
+    }
+}
+
 /// A device, by its interface index (`ifindex`); never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(pub u32);

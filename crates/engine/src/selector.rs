@@ -1,5 +1,7 @@
 //! Traffic selectors of policies and states.
 
+use std::fmt;
+
 use crate::{Family, FlowKey, Prefix};
 
 /// A port, ICMP type or code, or half a GRE key, under a mask: `value & mask`. The default (0/0)
@@ -119,5 +121,66 @@ impl Selector {
     pub(crate) const fn is_of_addresses(&self) -> bool {
         let ports = self.source_port.mask | self.destination_port.mask;
         self.protocol == 0 && ports == 0 && self.ifindex == 0
+    }
+}
+
+/// In iproute2's words: `src 10.1.0.0/16 dst 10.2.0.0/16 proto udp dport 4500`.
+impl fmt::Display for Selector {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "src {} dst {}", self.source, self.destination)?;
+        match self.protocol {
+            0 => {}
+            1 => out.write_str(" proto icmp")?,
+            6 => out.write_str(" proto tcp")?,
+            17 => out.write_str(" proto udp")?,
+            47 => out.write_str(" proto gre")?,
+            58 => out.write_str(" proto ipv6-icmp")?,
+            132 => out.write_str(" proto sctp")?,
+            other => write!(out, " proto {other}")?,
+        }
+        let named = match self.protocol {
+            1 | 58 => [("type", self.source_port), ("code", self.destination_port)],
+            _ => [("sport", self.source_port), ("dport", self.destination_port)],
+        };
+        for (name, PortMask { value, mask }) in named {
+            match mask {
+                0 => {}
+                u16::MAX => write!(out, " {name} {value}")?,
+                _ => write!(out, " {name} {value}/{mask:#06x}")?,
+            }
+        }
+        if self.ifindex != 0 {
+            write!(out, " dev {}", self.ifindex)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selector_is_shown_in_words_of_iproute2() {
+        let all = Selector::any(Family::V4);
+        let port = |value, mask| PortMask { value, mask };
+        for (selector, text) in [
+            (all, "src 0.0.0.0/0 dst 0.0.0.0/0"),
+            (
+                Selector { protocol: 17, destination_port: PortMask::exactly(4500), ..all },
+                "src 0.0.0.0/0 dst 0.0.0.0/0 proto udp dport 4500",
+            ),
+            (
+                Selector { protocol: 6, source_port: port(0x8000, 0x8000), ifindex: 3, ..all },
+                "src 0.0.0.0/0 dst 0.0.0.0/0 proto tcp sport 32768/0x8000 dev 3",
+            ),
+            (
+                Selector { protocol: 1, source_port: PortMask::exactly(8), ..all },
+                "src 0.0.0.0/0 dst 0.0.0.0/0 proto icmp type 8",
+            ),
+            (Selector { protocol: 88, ..all }, "src 0.0.0.0/0 dst 0.0.0.0/0 proto 88"),
+        ] {
+            assert_eq!(selector.to_string(), text);
+        }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use uxfrm_engine::{Database, Event, PolicyEntry, Snapshot};
+use uxfrm_engine::{Database, Event, PolicyEntry, SaId, Snapshot};
 
 use crate::{
     clock::now,
@@ -92,16 +92,31 @@ impl Housekeeping<'_> {
 /// key manager says where it is now.
 fn log(event: &Event) {
     match event {
-        Event::Mapping { .. } => tracing::debug!(?event, "mapping"),
-        Event::NarrowPath(_) => tracing::debug!(?event, "narrow path"),
-        Event::SaSoftLimit(_) | Event::SaHardLimit(_) => tracing::info!(?event, "expiry"),
-        Event::PolicySoftLimit(entry) => expiry("soft", entry),
-        Event::PolicyHardLimit(entry) => expiry("hard", entry),
-        Event::Acquire { .. } => tracing::info!(?event, "acquire"),
+        Event::Mapping { state, from } => {
+            let SaId { destination, spi, .. } = state;
+            tracing::debug!(%spi, %destination, %from, "ESP comes from another address or port");
+        }
+        Event::NarrowPath(to) => tracing::debug!(destination = %to, "path MTU shrank"),
+        Event::SaSoftLimit(id) => expiry_of_state("soft", *id),
+        Event::SaHardLimit(id) => expiry_of_state("hard", *id),
+        Event::PolicySoftLimit(entry) => expiry_of_policy("soft", entry),
+        Event::PolicyHardLimit(entry) => expiry_of_policy("hard", entry),
+        Event::Acquire { policy, wanted, flow, .. } => tracing::info!(
+            policy = policy.0,
+            source = %wanted.source,
+            destination = %wanted.destination,
+            reqid = wanted.reqid.0,
+            flow = %flow,
+            "a packet needs a state: acquire"
+        ),
     }
 }
 
-fn expiry(limit: &str, entry: &PolicyEntry) {
-    let (index, direction) = (entry.index(), entry.direction());
-    tracing::info!(limit, ?index, ?direction, "expiry of a policy");
+fn expiry_of_state(limit: &str, SaId { destination, spi, .. }: SaId) {
+    tracing::info!(limit, %spi, %destination, "state reached its limit");
+}
+
+fn expiry_of_policy(limit: &str, entry: &PolicyEntry) {
+    let (policy, selector) = (entry.index().0, entry.selector());
+    tracing::info!(limit, policy, %selector, "policy reached its limit");
 }

@@ -43,7 +43,13 @@ pub struct Launch {
     pub config: PathBuf,
     /// Whether the gateway is to end when standard input does.
     pub until_stdin_ends: bool,
+    /// Form of the log, where one was asked for.
+    pub log: Option<&'static str>,
 }
+
+/// Tells the gateway the form of its log: an older release passes the variable over, where it would
+/// not know an option.
+const LOG_FORM: &str = "UXFRM_LOG";
 
 /// The program that runs, whatever has become of its file.
 const OWN_PROGRAM: &str = "/proc/self/exe";
@@ -146,6 +152,7 @@ fn start(program: &Path, launch: &Launch, order: &Order) -> io::Result<Gateway> 
         .arg(&launch.config)
         .stdin(Stdio::from(theirs.into_descriptor()))
         .env_remove("NOTIFY_SOCKET")
+        .envs(launch.log.map(|form| (LOG_FORM, form)))
         .spawn()?;
     Ok(Gateway { process, link: ours })
 }

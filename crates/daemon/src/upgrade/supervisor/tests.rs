@@ -25,7 +25,11 @@ fn upgrading() -> (Supervision, FdChannel, FdChannel) {
     let ((current, predecessor), (gateway, successor)) = (process(), process());
     let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
     let all = Supervision {
-        launch: Launch { config: PathBuf::from("gateway.toml"), until_stdin_ends: false },
+        launch: Launch {
+            config: PathBuf::from("gateway.toml"),
+            until_stdin_ends: false,
+            log: None,
+        },
         signals: SignalFd::with_flags(&SigSet::empty(), flags).unwrap(),
         current,
         successor: Some(Successor { gateway, given_up: false }),
