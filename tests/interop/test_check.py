@@ -81,8 +81,17 @@ def test_a_file_without_keys_is_everybodys(check):
     assert check("xfrm policy setdefault in block", mode=0o644) == (0, "")
 
 
-def test_a_right_configuration_says_nothing_and_leaves_no_file(check, tmp_path):
-    assert check(f"{STATE} {AEAD}") == (0, "")
+HOSTS = {
+    "out": "xfrm policy add src 10.1.0.1/32 dst 10.2.0.1/32 dir out tmpl src 10.9.0.1 dst 10.9.0.2 proto esp mode tunnel",
+    "in": "xfrm policy add src 10.2.0.1/32 dst 10.1.0.1/32 dir in tmpl src 10.9.0.2 dst 10.9.0.1 proto esp mode tunnel",
+}
+BACK = "xfrm state add src 10.9.0.2 dst 10.9.0.1 proto esp spi 2 mode tunnel replay-window 128"
+
+
+def test_a_right_configuration_says_its_plan_and_leaves_no_file(check, tmp_path):
+    status, text = check(f"{STATE} {AEAD}", f"{BACK} {AEAD}", *HOSTS.values())
+    assert status == 0 and "warning" not in text and "note" not in text, text
+    assert "policies out that lead to uxfrm0: 1" in text
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.toml", "states.batch"]
 
 
@@ -209,8 +218,19 @@ def test_the_plan_is_said(check):
     lan = "xfrm policy add dst 192.168.1.0/24 dir out priority 1"
     status, text = check(tunnel, lan)
     assert status == 0
-    assert text.splitlines() == [
+    assert text.splitlines()[:2] == [
         "policies out that lead to uxfrm0: 1, by the mark 0x8000000 and rule 219",
         "rule 189 from 10.3.0.1/32: 0.0.0.0/0 to uxfrm, 192.168.1.0/24 as ever",
     ]
     assert check(lan) == (0, "")
+
+
+def test_what_will_not_work_is_said(check):
+    """Each line is right; together they drop packets. Exit code 0: it may be meant so."""
+    network = HOSTS["in"].replace("10.1.0.1/32", "10.1.0.0/24")
+    near = HOSTS["out"].replace("mode tunnel", "reqid 2 mode tunnel")
+    status, text = check(f"{STATE} {AEAD}", f"{BACK} {AEAD}", near, network)
+    assert status == 0
+    assert "has no `dir fwd` beside it" in text
+    assert "it has reqid 0, the template reqid 2" in text
+    assert SECRET not in text

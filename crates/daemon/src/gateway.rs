@@ -32,6 +32,7 @@ use self::startup::{GatewayParts, control, open_store, take_up, xfrm};
 use crate::reconcile::databases::{read, reserve, state_directory};
 use crate::{
     batch::provenance::FileOwned,
+    check::{self, HostSettings},
     config::{AtExit, Config},
     control::{
         XfrmServer,
@@ -140,7 +141,7 @@ fn lock_memory() {
 }
 
 /// Reads a configuration and its batch files as [`run`] does, and does nothing. How packets would
-/// find their way into the TUN, line by line.
+/// find their way into the TUN, line by line, and what will not work though each line is right.
 ///
 /// # Errors
 /// All that is wrong with them.
@@ -148,8 +149,12 @@ pub fn check(path: &Path) -> anyhow::Result<Vec<String>> {
     let config = Config::load(path)?;
     let store = inspect_store(&config).err();
     let (tun, mark) = (config.host.tun.as_str(), config.wire.mark.get());
-    let ways = read(&config, DeviceCreation::DryRun, None)
-        .map(|(database, ..)| routes::describe(&database.snapshot().spd, tun, mark));
+    let host = config.inline.as_ref().map_or_else(HostSettings::read, |_| check::INLINE);
+    let ways = read(&config, DeviceCreation::DryRun, None).map(|(database, ..)| {
+        let snapshot = database.snapshot();
+        let ways = routes::describe(&snapshot.spd, tun, mark);
+        ways.into_iter().chain(check::findings(&snapshot, host)).collect()
+    });
     let (ways, fault) = ways.map_or_else(|fault| (Vec::new(), Some(fault)), |ways| (ways, None));
     let held = fail_closed::describe(state_directory(&config)?, config.host.at_start);
     let faults = store.into_iter().chain(fault).chain(TunnelSpec::read(&config).err());

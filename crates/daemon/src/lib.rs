@@ -28,6 +28,7 @@ mod tun;
 pub mod config;
 
 pub mod batch;
+mod check;
 
 mod devices;
 mod firewall;

@@ -51,7 +51,7 @@ const HOUSES: &[House] = &[
             &["tunnels"],
             &["reconcile"],
             &["control"],
-            &["sandbox"],
+            &["sandbox", "check"],
             &["reload"],
             &["upgrade"],
             &["gateway"],

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::nearest::Nearest;
 use crate::{
-    DeviceId, Direction, IfId, Lifecycle, Mode, OutboundQuery, Sa, SaId, Sad, Spi, Template,
+    DeviceId, Direction, IfId, Lifecycle, Mode, OutboundQuery, PolicyEntry, Sa, SaId, Sad, Spi,
+    Template,
 };
 
 /// States that do not fit and are still told, for each template or packet.
@@ -62,6 +63,31 @@ pub struct TemplateExplanation {
     pub state: Option<Arc<Sa>>,
     /// States that nearly fit, nearest first, at most [`MAX_NEAR_STATES`]. Empty where one is used.
     pub near: Vec<NearState>,
+}
+
+impl TemplateExplanation {
+    /// The state by which packets would satisfy a template of an `in` or `fwd` policy.
+    #[must_use]
+    pub fn of_inbound(sad: &Sad, entry: &PolicyEntry, template: Template) -> Self {
+        let misfits = |sa: &Sa| {
+            let mut misfits = template_misfits(sa, &template, entry.if_id(), entry.device());
+            if sa.config().direction == Some(Direction::Out) {
+                misfits.push(StateMisfit::Direction);
+            }
+            misfits
+        };
+        let state = sad.iter().find(|sa| misfits(sa).is_empty()).cloned();
+        let near = match state {
+            Some(_) => Vec::new(),
+            // The check does not ask for it, but a state that was meant has it.
+            None => nearest(sad, |sa| {
+                let is_other = sa.id().destination != template.destination;
+                let destination = is_other.then_some(StateMisfit::Destination);
+                destination.into_iter().chain(misfits(sa)).collect()
+            }),
+        };
+        Self { template, ends: (template.source, template.destination), state, near }
+    }
 }
 
 /// States that nearly fit an outbound packet.
@@ -157,9 +183,9 @@ fn collect<const N: usize>(misfits: [(bool, StateMisfit); N]) -> Vec<StateMisfit
     misfits.into_iter().filter_map(|(differs, misfit)| differs.then_some(misfit)).collect()
 }
 
-/// Sum of distances from which on a state has nothing to do with the packet: all three of
-/// destination, source and request id differ, or so much else.
-const UNRELATED: u32 = 12;
+/// Sum of distances from which on a state has nothing to do with the packet. The state of the other
+/// direction, whose ends are swapped, has as much.
+const UNRELATED: u32 = 10;
 
 impl StateMisfit {
     /// How much the misfit speaks against the state being the one that was meant.

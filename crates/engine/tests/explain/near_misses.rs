@@ -28,7 +28,7 @@ fn there() -> FlowKey {
 #[test]
 fn state_that_nearly_fits_is_named_with_its_misfits() {
     type Change = fn(&mut SaConfig);
-    let cases: [(&str, Change, &[StateMisfit]); 9] = [
+    let cases: [(&str, Change, &[StateMisfit]); 8] = [
         ("reqid", |sa| sa.reqid = Reqid(2), &[StateMisfit::Reqid]),
         ("mode", |sa| sa.mode = Mode::Transport, &[StateMisfit::Mode]),
         ("source", |sa| sa.source = "192.0.2.7".parse().unwrap(), &[StateMisfit::Source]),
@@ -44,11 +44,6 @@ fn state_that_nearly_fits_is_named_with_its_misfits() {
             "selector",
             |sa| sa.selector = Some(Selector { protocol: 6, ..sa.selector.unwrap() }),
             &[StateMisfit::Selector],
-        ),
-        (
-            "both ends swapped",
-            |sa| std::mem::swap(&mut sa.source, &mut sa.id.destination),
-            &[StateMisfit::Destination, StateMisfit::Source],
         ),
     ];
     let setup = IpsecSetup::tunnel4();
@@ -70,6 +65,7 @@ fn state_that_nearly_fits_is_named_with_its_misfits() {
 fn unrelated_states_are_not_named() {
     let setup = IpsecSetup::tunnel4();
     let mut left = TestGatewayPair::without_sas(&setup).left;
+    left.add_sa(setup.sa(PairDirection::RightToLeft, 0x3000));
     for spi in 0..20 {
         let mut sa = setup.sa(PairDirection::LeftToRight, FIRST_SPI + spi);
         sa.source = "198.51.100.1".parse().unwrap();

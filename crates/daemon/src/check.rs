@@ -1,0 +1,122 @@
+//! `uxfrm check`: what states and policies say that will not work, though each line is right.
+//!
+//! Each rule looks at the databases that the files make, and at how the host is set; none changes
+//! anything. A rule tells what is wrong, where, and the line or command that mends it.
+
+mod missing_policies;
+mod states;
+mod templates;
+#[cfg(test)]
+mod tests;
+mod wording;
+
+use std::{fmt, fs};
+
+use uxfrm_engine::{Settings, Snapshot};
+
+/// Findings of one rule that are told singly.
+const MOST: usize = 10;
+
+/// How much a finding matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Severity {
+    /// Packets that the files mean to protect are dropped, or the protection is weak.
+    Warning,
+    /// It may be meant so.
+    Note,
+}
+
+/// One thing that a rule found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Finding {
+    pub(crate) severity: Severity,
+    /// What is wrong, and where.
+    pub(crate) text: String,
+    /// The line or command that mends it.
+    pub(crate) mend: String,
+}
+
+/// How the host is set, as far as rules ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HostSettings {
+    /// `net.ipv4.ip_forward`
+    pub(crate) forwards_v4: bool,
+    /// `net.ipv6.conf.all.forwarding`
+    pub(crate) forwards_v6: bool,
+}
+
+/// What the rules are told of an inline gateway's host: it forwards by itself.
+pub(crate) const INLINE: HostSettings = HostSettings { forwards_v4: true, forwards_v6: true };
+
+/// What all rules look at.
+#[derive(Clone, Copy, Debug)]
+struct Subject<'a> {
+    snapshot: &'a Snapshot,
+    settings: &'a Settings,
+    host: HostSettings,
+}
+
+impl HostSettings {
+    /// Of this network namespace.
+    pub(crate) fn read() -> Self {
+        let is_on = |path| fs::read_to_string(path).is_ok_and(|text| text.trim() != "0");
+        Self {
+            forwards_v4: is_on("/proc/sys/net/ipv4/ip_forward"),
+            forwards_v6: is_on("/proc/sys/net/ipv6/conf/all/forwarding"),
+        }
+    }
+}
+
+impl Finding {
+    fn warning(text: String, mend: String) -> Self {
+        Self { severity: Severity::Warning, text, mend }
+    }
+
+    fn note(text: String, mend: String) -> Self {
+        Self { severity: Severity::Note, text, mend }
+    }
+}
+
+/// Two lines: what is wrong, and what mends it.
+impl fmt::Display for Finding {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let severity = match self.severity {
+            Severity::Warning => "warning",
+            Severity::Note => "note",
+        };
+        write!(out, "{severity}: {}\n  {}", self.text, self.mend)
+    }
+}
+
+/// A rule.
+type Rule = fn(&Subject<'_>) -> Vec<Finding>;
+
+const RULES: [Rule; 8] = [
+    templates::without_state,
+    missing_policies::in_without_fwd,
+    missing_policies::out_without_way_back,
+    missing_policies::forwarding_is_off,
+    states::without_policy,
+    states::without_authentication,
+    states::without_replay_window,
+    states::without_cipher,
+];
+
+/// Lines about all that the rules find, warnings first.
+pub(crate) fn findings(snapshot: &Snapshot, host: HostSettings) -> Vec<String> {
+    let settings = Settings::default();
+    let subject = Subject { snapshot, settings: &settings, host };
+    let mut all: Vec<_> = RULES.iter().flat_map(|rule| bounded(rule(&subject))).collect();
+    all.sort_by_key(|finding| finding.severity);
+    all.iter().map(ToString::to_string).collect()
+}
+
+/// The first findings of a rule, and how many more there are.
+fn bounded(mut findings: Vec<Finding>) -> Vec<Finding> {
+    let more = findings.len().saturating_sub(MOST);
+    findings.truncate(MOST);
+    if let (1.., Some(last)) = (more, findings.last_mut()) {
+        last.mend += &format!("\n  … and {more} more like this");
+    }
+    findings
+}

@@ -1,0 +1,141 @@
+//! Policies that need another one beside them, or a setting of the host.
+
+use std::collections::HashSet;
+
+use uxfrm_engine::{Action, Direction, Family, Mode, PolicyEntry, Prefix, Selector};
+
+use super::{Finding, Subject, wording};
+
+/// Policies `in` for networks without one `fwd`: what comes out of the tunnel for hosts behind the
+/// gateway is dropped (`in_no_policy`).
+pub(super) fn in_without_fwd(subject: &Subject<'_>) -> Vec<Finding> {
+    let forwarded = selectors(subject, Direction::Forward);
+    let inbound = protecting(subject, Direction::In).filter(|entry| {
+        let selector = entry.selector();
+        is_network(selector.destination) && !forwarded.covers(&selector)
+    });
+    let finding = |entry: &PolicyEntry| {
+        let selector = entry.selector();
+        Finding::warning(
+            format!(
+                "`{}` has no `dir fwd` beside it: packets for hosts in {} are dropped, only those \
+                 for the gateway's own addresses pass",
+                wording::policy(entry),
+                selector.destination
+            ),
+            format!("add the same line with `dir fwd`: policy add {selector} dir fwd tmpl …"),
+        )
+    };
+    inbound.map(finding).collect()
+}
+
+/// Policies `out` without one `in` or `fwd` for the answers.
+pub(super) fn out_without_way_back(subject: &Subject<'_>) -> Vec<Finding> {
+    let back = [Direction::In, Direction::Forward].map(|way| selectors(subject, way));
+    let outbound = protecting(subject, Direction::Out).filter(|entry| {
+        let answers = reversed(&entry.selector());
+        is_tunnel(entry) && !back.iter().any(|way| way.covers(&answers))
+    });
+    let finding = |entry: &PolicyEntry| {
+        let answers = reversed(&entry.selector());
+        Finding::warning(
+            format!(
+                "`{}` has no policy for the way back: answers out of the tunnel are dropped \
+                 (in_no_policy)",
+                wording::policy(entry)
+            ),
+            format!("add: policy add {answers} dir in tmpl …, and the same with `dir fwd`"),
+        )
+    };
+    outbound.map(finding).collect()
+}
+
+/// Policies `fwd` on a host that forwards nothing.
+pub(super) fn forwarding_is_off(subject: &Subject<'_>) -> Vec<Finding> {
+    let families = [
+        (Family::V4, subject.host.forwards_v4, "net.ipv4.ip_forward"),
+        (Family::V6, subject.host.forwards_v6, "net.ipv6.conf.all.forwarding"),
+    ];
+    let mut findings = Vec::new();
+    for (family, forwards, setting) in families {
+        let mut meant =
+            protecting(subject, Direction::Forward).filter(|entry| entry.family() == family);
+        if let (false, Some(first)) = (forwards, meant.next()) {
+            findings.push(Finding::warning(
+                format!(
+                    "{setting} is 0: the kernel forwards nothing that comes out of tunnels for \
+                     hosts behind this one, as `{}` means it to",
+                    wording::policy(first)
+                ),
+                format!("sysctl -w {setting}=1, and in /etc/sysctl.d for the next boot"),
+            ));
+        }
+    }
+    findings
+}
+
+/// Policies of one direction that let protected packets pass.
+fn protecting<'a>(
+    subject: &'a Subject<'_>,
+    direction: Direction,
+) -> impl Iterator<Item = &'a PolicyEntry> {
+    let all = subject.snapshot.spd.iter().map(|entry| &**entry);
+    all.filter(move |entry| {
+        entry.direction() == direction
+            && entry.action() == Action::Allow
+            && entry.templates().len() > 0
+    })
+}
+
+fn is_tunnel(entry: &PolicyEntry) -> bool {
+    entry.templates().any(|template| template.mode == Mode::Tunnel)
+}
+
+/// Whether more than one host is in it.
+fn is_network(prefix: Prefix) -> bool {
+    prefix.prefix_len() < prefix.family().bits()
+}
+
+fn reversed(selector: &Selector) -> Selector {
+    Selector {
+        source: selector.destination,
+        destination: selector.source,
+        source_port: selector.destination_port,
+        destination_port: selector.source_port,
+        ..*selector
+    }
+}
+
+/// Selectors of all policies of a direction, whatever they do.
+struct Selectors {
+    exact: HashSet<Selector>,
+    /// Those that are not for one pair of networks alone.
+    wide: Vec<Selector>,
+}
+
+fn selectors(subject: &Subject<'_>, direction: Direction) -> Selectors {
+    let all = subject.snapshot.spd.iter().filter(|entry| entry.direction() == direction);
+    let exact: HashSet<_> = all.map(|entry| entry.selector()).collect();
+    let mut by_width: Vec<_> = exact.iter().copied().collect();
+    by_width.sort_by_key(|one| (one.source.prefix_len(), one.destination.prefix_len()));
+    by_width.truncate(WIDE);
+    Selectors { exact, wide: by_width }
+}
+
+/// Wide selectors that are compared one by one.
+const WIDE: usize = 1024;
+
+impl Selectors {
+    /// Whether one of them is for some of the packets of `selector`.
+    fn covers(&self, selector: &Selector) -> bool {
+        self.exact.contains(selector) || self.wide.iter().any(|one| overlap(one, selector))
+    }
+}
+
+fn overlap(one: &Selector, other: &Selector) -> bool {
+    let meet =
+        |one: Prefix, other: Prefix| one.contains(other.address()) || other.contains(one.address());
+    one.family() == other.family()
+        && meet(one.source, other.source)
+        && meet(one.destination, other.destination)
+}
