@@ -12,7 +12,7 @@ use syn::{Attribute, Item, UseTree};
 
 /// A crate uses only crates of the layers before its own.
 const LAYERS: &[&[&str]] = &[
-    &["uxfrm-packet", "uxfrm-control", NETLINK_WIRE, "uxfrm-cli-grammar"],
+    &["uxfrm-packet", "uxfrm-control", "uxfrm-status", NETLINK_WIRE, "uxfrm-cli-grammar"],
     &["uxfrm-crypto", CLASSIFY],
     &["uxfrm-engine"],
     &["uxfrm-tunnel", "uxfrm-offload", "uxfrm-netlink"],

@@ -1,0 +1,29 @@
+//! What a running gateway tells about itself: the requests of its status socket, and the documents
+//! that answer them.
+//!
+//! Both ends share these types: the gateway's status thread, `uxfrm status` and `uxfrm stat`, and
+//! whoever reads the socket by itself. They are plain data, as JSON on the socket; their
+//! documentation describes the fields. Nothing here does I/O or reads a clock.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | [`protocol`] | requests, answers, versions; how they stand on the socket |
+//! | [`counters`] | drops by the kernel's names and by reason, flow caches |
+//! | [`gateway`] | the gateway and all its tunnels |
+//! | [`tunnel`] | one tunnel, one state |
+//! | [`health`] | whether a tunnel is up, and why not |
+//! | [`limit`] | how near a state is to its limits |
+//! | [`text`] | the same for people |
+//!
+//! Times are Unix seconds where they say when, and whole seconds where they say how long ago. An
+//! SPI is text in hexadecimal, as in `ip xfrm`: `0x00001001`.
+#![forbid(unsafe_code)]
+
+pub mod counters;
+pub mod gateway;
+pub mod health;
+pub mod limit;
+pub mod protocol;
+pub mod quantity;
+pub mod text;
+pub mod tunnel;
