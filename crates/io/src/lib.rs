@@ -24,6 +24,7 @@
 //! | [`text_file`] | input files of users |
 //! | [`capture`] | packets of an interface |
 //! | [`poll`], [`signal`] | waiting for ports, other threads and signals |
+//! | [`peer`] | who is at the other end of a UNIX socket |
 //! | [`sandbox`] | capabilities, system calls and files of a running gateway |
 //! | [`seccomp`] | a filter that keeps programs away from the kernel's IPsec |
 //! | [`ipv6_support`] | IP versions that the kernel lacks |
@@ -58,6 +59,7 @@ pub mod netns;
 pub mod nftables;
 pub mod packet_socket;
 pub mod pcap;
+pub mod peer;
 pub mod poll;
 pub mod port;
 pub mod priority;

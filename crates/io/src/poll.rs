@@ -78,6 +78,25 @@ impl Poller {
         Ok(self.epoll.add(descriptor, EpollEvent::new(EpollFlags::EPOLLIN, u64::from(token)))?)
     }
 
+    /// Reports `descriptor`, which was added, as `token` while it has room to write, and no more
+    /// while it is readable.
+    ///
+    /// # Errors
+    /// The kernel's, when it was not added.
+    pub fn await_room(&self, descriptor: BorrowedFd<'_>, token: u8) -> io::Result<()> {
+        let mut event = EpollEvent::new(EpollFlags::EPOLLOUT, u64::from(token));
+        Ok(self.epoll.modify(descriptor, &mut event)?)
+    }
+
+    /// Undoes [`Poller::await_room`].
+    ///
+    /// # Errors
+    /// The kernel's, when it was not added.
+    pub fn await_input(&self, descriptor: BorrowedFd<'_>, token: u8) -> io::Result<()> {
+        let mut event = EpollEvent::new(EpollFlags::EPOLLIN, u64::from(token));
+        Ok(self.epoll.modify(descriptor, &mut event)?)
+    }
+
     /// Stops polling `descriptor`.
     ///
     /// # Errors
@@ -163,6 +182,20 @@ mod tests {
     use super::*;
     use std::io::Write;
     use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn descriptor_is_reported_for_room_or_for_input() {
+        let mut poller = Poller::new().unwrap();
+        let (mut near, far) = UnixStream::pair().unwrap();
+        poller.add(far.as_fd(), 3).unwrap();
+        assert!(poller.wait(Some(Duration::ZERO)).unwrap().is_empty(), "nothing to read");
+        poller.await_room(far.as_fd(), 3).unwrap();
+        assert!(poller.wait(None).unwrap().has(3), "there is room");
+        poller.await_input(far.as_fd(), 3).unwrap();
+        assert!(poller.wait(Some(Duration::ZERO)).unwrap().is_empty());
+        near.write_all(b"x").unwrap();
+        assert!(poller.wait(None).unwrap().has(3));
+    }
 
     #[test]
     fn readable_descriptors_and_wakers_end_a_wait() {

@@ -3,8 +3,8 @@
 //! A gateway opens all that it needs, then gives up the rest for good before it reports ready. An
 //! attacker who breaks in by a packet or a message can start or trace no program, mount nothing,
 //! load nothing into the kernel, and read only the gateway's files. Packet threads open no files at
-//! all. Each thread confines itself ([`packets`], [`control`]); threads that it starts inherit
-//! that.
+//! all. Each thread confines itself ([`packets`], [`control`], [`status`]); threads that it
+//! starts inherit that.
 //!
 //! A refused call fails with `EPERM` or `EACCES`: a call that the lists miss costs its caller's
 //! request, and no tunnel. Confinement that the kernel lacks, such as Landlock on an old one, is
@@ -29,6 +29,8 @@ enum ThreadRole {
     Packets,
     /// Manages the gateway: rules, routes, devices, the store, clients.
     Control,
+    /// Answers clients of the status socket: memory, and connections to a socket that is open.
+    Status,
 }
 
 /// Additional rights that some gateways need.
@@ -119,6 +121,12 @@ pub fn control(extras: &[ExtraRight], places: &AllowedPaths) -> Confinement {
     }
 }
 
+/// Confines the calling thread to answering clients of an open socket; does nothing before
+/// [`begin`].
+pub fn status() -> Confinement {
+    if has_begun() { confine(ThreadRole::Status, &[], None) } else { Confinement::default() }
+}
+
 /// Tries confinement on a thread of its own, to find out what the kernel refuses.
 ///
 /// # Errors
@@ -133,7 +141,7 @@ pub fn try_out() -> io::Result<Confinement> {
 fn confine(role: ThreadRole, extras: &[ExtraRight], places: Option<&AllowedPaths>) -> Confinement {
     let mut faults = Vec::new();
     let mut keep = |result: Result<(), Error>| faults.extend(result.err());
-    keep(capabilities::keep(extras));
+    keep(capabilities::keep(role, extras));
     let (held, fenced) = landlock::restrict_paths(places);
     keep(fenced);
     keep(syscalls::filter(role, extras));

@@ -4,7 +4,7 @@ use std::io;
 
 use caps::{CapSet, Capability, CapsHashSet, errors::CapsError};
 
-use super::{Error, ExtraRight};
+use super::{Error, ExtraRight, ThreadRole};
 
 /// Routes, rules, devices, the packet filter and `SO_MARK`; raw sockets; ports below 1024; memory
 /// that is not swapped.
@@ -15,11 +15,17 @@ const KEPT: [Capability; 4] = [
     Capability::CAP_IPC_LOCK,
 ];
 
+/// Memory that is not swapped: all of a gateway's is, whichever thread asks for it.
+const KEPT_TO_ANSWER: [Capability; 1] = [Capability::CAP_IPC_LOCK];
+
 /// Drops all other capabilities for good, for the calling thread and what it starts.
-pub(super) fn keep(extras: &[ExtraRight]) -> Result<(), Error> {
+pub(super) fn keep(role: ThreadRole, extras: &[ExtraRight]) -> Result<(), Error> {
     nix::sys::prctl::set_no_new_privs().map_err(|errno| Error::Privileges(errno.into()))?;
     let known = caps::runtime::thread_all_supported();
-    let mut kept = CapsHashSet::from(KEPT);
+    let mut kept = match role {
+        ThreadRole::Packets | ThreadRole::Control => CapsHashSet::from(KEPT),
+        ThreadRole::Status => CapsHashSet::from(KEPT_TO_ANSWER),
+    };
     kept.extend(extras.iter().map(|extra| capability(*extra, &known)));
     // A container may refuse one of these; the other one is dropped all the same.
     let outcomes = [drop_bounds(&known, &kept), drop_sets(&kept)];

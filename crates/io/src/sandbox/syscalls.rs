@@ -90,6 +90,52 @@ const PACKETS: &[libc::c_long] = &[
     libc::SYS_exit_group,
 ];
 
+/// Calls of the status thread: clients of an open socket, memory, time, other threads.
+const STATUS: &[libc::c_long] = &[
+    // Clients.
+    libc::SYS_accept4,
+    libc::SYS_getsockopt,
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_recvfrom,
+    libc::SYS_sendto,
+    libc::SYS_close,
+    // Waiting.
+    libc::SYS_ppoll,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_futex,
+    libc::SYS_nanosleep,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_clock_gettime,
+    libc::SYS_gettimeofday,
+    libc::SYS_restart_syscall,
+    // Memory.
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_brk,
+    libc::SYS_getrandom,
+    // Itself.
+    libc::SYS_gettid,
+    libc::SYS_getpid,
+    libc::SYS_getuid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getegid,
+    libc::SYS_sched_yield,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sigaltstack,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_set_robust_list,
+    libc::SYS_rseq,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+];
+
 /// Additional calls of the control thread: files, clients, other threads.
 const CONTROL: &[libc::c_long] = &[
     // Files that Landlock allows.
@@ -260,18 +306,22 @@ fn hide_clone3() -> Result<(), Error> {
 }
 
 fn rules(role: ThreadRole, extras: &[ExtraRight]) -> Built<Rules> {
-    let mut listed = [PACKETS, LEGACY].concat();
-    let mut prctls = PRCTLS.to_vec();
-    if role == ThreadRole::Control {
-        listed.extend([CONTROL, LEGACY_FILES].concat());
-        prctls.extend(PRIVILEGE_PRCTLS);
-    }
+    let (listed, prctls) = match role {
+        ThreadRole::Packets => ([PACKETS, LEGACY].concat(), PRCTLS.to_vec()),
+        ThreadRole::Control => {
+            let listed = [PACKETS, LEGACY, CONTROL, LEGACY_FILES].concat();
+            (listed, [PRCTLS, PRIVILEGE_PRCTLS].concat())
+        }
+        ThreadRole::Status => ([STATUS, LEGACY].concat(), PRCTLS.to_vec()),
+    };
     let mut rules: Rules = listed.into_iter().map(|call| (call, Vec::new())).collect();
-    rules.insert(libc::SYS_socket, sockets(role)?);
     rules.insert(libc::SYS_prctl, one_of(0, &prctls)?);
-    let others = FORBIDDEN_IOCTLS.map(|request| condition(1, Compare::Ne, request));
-    rules.insert(libc::SYS_ioctl, vec![rule(others)?]);
-    rules.insert(libc::SYS_fcntl, descriptors()?);
+    if role != ThreadRole::Status {
+        rules.insert(libc::SYS_socket, sockets(role)?);
+        let others = FORBIDDEN_IOCTLS.map(|request| condition(1, Compare::Ne, request));
+        rules.insert(libc::SYS_ioctl, vec![rule(others)?]);
+        rules.insert(libc::SYS_fcntl, descriptors()?);
+    }
     // Writable memory is never executable.
     for call in [libc::SYS_mmap, libc::SYS_mprotect] {
         let executed = Compare::MaskedEq(bits(libc::PROT_EXEC));
@@ -315,7 +365,7 @@ fn sockets(role: ThreadRole) -> Built<Vec<SeccompRule>> {
         rule([condition(0, Compare::Eq, family), condition(1, kind.clone(), of)])
     });
     let protocols = match role {
-        ThreadRole::Packets => NETLINK.as_slice(),
+        ThreadRole::Packets | ThreadRole::Status => NETLINK.as_slice(),
         ThreadRole::Control => NETLINK_CONTROL.as_slice(),
     };
     let of_netlink = protocols.iter().map(|protocol| {

@@ -4,15 +4,23 @@
 use std::{
     backtrace::Backtrace,
     fs,
-    io::{self, ErrorKind, Write as _},
+    io::{self, ErrorKind, Read as _, Write as _},
     net::{TcpListener, UdpSocket},
+    os::{
+        fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd},
+        linux::net::SocketAddrExt as _,
+        unix::net::{SocketAddr, UnixListener, UnixStream},
+    },
     panic,
     path::Path,
     process::Command,
     thread,
 };
 
+use nix::sys::socket::{SockFlag, accept4};
+
 use super::*;
+use crate::{peer, poll::Poller};
 
 /// Runs `work` on a confined thread.
 fn confined<T: Send + 'static>(
@@ -155,6 +163,40 @@ fn packet_thread_is_confined_to_packet_work() {
 }
 
 #[test]
+fn status_thread_only_answers_clients_of_an_open_socket() {
+    let address = SocketAddr::from_abstract_name(b"uxfrm-test/sandbox").unwrap();
+    let listener = UnixListener::bind_addr(&address).unwrap();
+    let mut client = UnixStream::connect_addr(&address).unwrap();
+    client.write_all(b"?").unwrap();
+    let poller = Poller::new().unwrap();
+    let (attacks, file, program, sockets, answer) = confined(ThreadRole::Status, None, move || {
+        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+        let taken = accept4(listener.as_raw_fd(), flags).unwrap();
+        // SAFETY: it has just been accepted, and nobody else owns it.
+        let mut taken = UnixStream::from(unsafe { OwnedFd::from_raw_fd(taken) });
+        poller.add(taken.as_fd(), 1).unwrap();
+        let mut poller = poller;
+        assert!(poller.wait(None).unwrap().has(1));
+        let mut asked = [0; 2];
+        assert_eq!((taken.read(&mut asked).unwrap(), asked[0]), (1, b'?'));
+        assert!(peer::groups(taken.as_fd()).is_ok());
+        taken.write_all(&vec![b'!'; 1000]).unwrap();
+        poller.await_room(taken.as_fd(), 1).unwrap();
+        drop(vec![1_u8; 64 << 20]);
+        let sockets = [UdpSocket::bind("127.0.0.1:0").map(drop), UnixStream::pair().map(drop)];
+        let sockets = sockets.map(kind);
+        let program = kind(Command::new("true").status());
+        (attacks(), kind(fs::read("/etc/passwd")), program, sockets, 1000)
+    });
+    assert_all_refused(attacks);
+    let refused = Err(ErrorKind::PermissionDenied);
+    assert_eq!((file, program, sockets), (refused, refused, [refused; 2]));
+    let mut answered = Vec::new();
+    client.read_to_end(&mut answered).unwrap();
+    assert_eq!(answered.len(), answer);
+}
+
+#[test]
 fn control_thread_has_only_its_files_and_threads() {
     let directory = tempfile::tempdir().unwrap();
     let own = directory.path().to_owned();
@@ -224,7 +266,7 @@ fn dropped_capabilities_cannot_be_regained() {
 /// The panic message; the backtrace may lack names, as files are inaccessible.
 #[test]
 fn confined_panic_prints_message_and_ends_only_its_thread() {
-    for role in [ThreadRole::Packets, ThreadRole::Control] {
+    for role in [ThreadRole::Packets, ThreadRole::Control, ThreadRole::Status] {
         let places = (role == ThreadRole::Control).then(AllowedPaths::default);
         let (words, trace) = confined(role, places, || {
             let fault = panic::catch_unwind(|| panic!("a fault")).unwrap_err();
