@@ -179,6 +179,8 @@ def test_each_thread_keeps_only_what_it_needs(network, pair):
                 assert int(status[capabilities], 16) & ~KEPT == 0, (name, capabilities, status[capabilities])
             assert int(status["CapInh"], 16) == int(status["CapAmb"], 16) == 0, name
             assert (status["NoNewPrivs"].strip(), status["Seccomp"].strip()) == ("1", "2"), name
+    (answering,) = found["uxfrm-status"]
+    assert int(answering["CapPrm"], 16) & ~(1 << 14) == 0, "who answers `uxfrm status` has but CAP_IPC_LOCK"
 
 
 def test_who_takes_over_keeps_as_little(network, pair):
@@ -213,6 +215,17 @@ def test_no_thread_gets_what_whoever_breaks_in_would_try(network, pair, needs_in
     assert not os.path.exists(LEFT)
     network.left.ping(HERE.inner[4], THERE.inner[4])
     left.stop()
+
+
+def test_who_answers_status_opens_no_socket(network, pair, needs_injection):
+    left, _right = pair
+    left.start(PROTECTED.lines(HERE, THERE), more=CONTROLLED)
+    sockets = {"UDP": (41, 2, DATAGRAM, 0), "netlink": (41, 16, 3, 0), "packets": (41, 17, 3, 0), "names": (49, -1, 0, 0)}
+    answers = attempts(left, sockets)
+    of_status = {attack: number for (name, attack), number in answers.items() if name == "uxfrm-status"}
+    assert of_status == dict.fromkeys(sockets, errno.EPERM), of_status
+    assert 0 in answers.values(), "another thread may"
+    assert "uxfrm 0" in network.left.run(str(left._binary), "status"), "it goes on to answer"
 
 
 def test_a_gateway_reaches_nothing_of_another_one_s(network, pair, needs_injection):

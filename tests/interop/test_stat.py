@@ -1,6 +1,7 @@
 """`uxfrm stat` has the format of /proc/net/xfrm_stat, and each drop is counted under the
 kernel's reason, once."""
 
+import json
 import re
 import socket
 import subprocess
@@ -150,6 +151,31 @@ def test_a_gateway_that_is_stopped_is_not_waited_for_without_end(uxfrm):
             assert gateway.stat()
         finally:
             gateway.close()
+
+
+def test_counters_as_json_and_by_interval(uxfrm, end):
+    """`-j` has the same counts under the same names, `-w` those that change."""
+    end.protect(TUNNEL.lines(HERE, THERE))
+    namespace, stat = end.network.here, [str(uxfrm), "stat"]
+    kernel = json.loads(namespace.run(*stat, "-j"))
+    lines = [LINE.fullmatch(line) for line in namespace.run(*stat).splitlines()]
+    assert list(kernel.items()) == [(line[1], int(line[2])) for line in lines]
+    assert {"in_no_state", "out_no_state"} <= json.loads(namespace.run(*stat, "--reasons", "--json")).keys()
+    assert isinstance(json.loads(namespace.run(*stat, "--caches", "-j")), list)
+    command = ["ip", "netns", "exec", namespace.name, *stat, "--reasons", "-j", "-w", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watch:
+        try:
+            assert json.loads(watch.stdout.readline())["in_no_state"] == 0
+            for number in range(3):
+                end.network.far.send(sealed_request(TUNNEL, end, unknown_spi(), bytes([number])))
+            grown = []
+            while sum(grown) < 3:
+                told = json.loads(watch.stdout.readline())
+                assert told["seconds"] == 1 and set(told["grown"]) <= {"in_no_state"}, told
+                grown.append(told["grown"].get("in_no_state", 0))
+            assert sum(grown) == 3
+        finally:
+            watch.kill()
 
 
 # Connects without end, as a user who may not ask for the counters.

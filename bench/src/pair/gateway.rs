@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use uxfrm_control_client::stat::{self, Listing};
+use uxfrm_control_client::stat;
 use uxfrm_daemon::upgrade::gateway_of;
 use uxfrm_io::Namespace;
 
@@ -105,7 +105,7 @@ impl<'a> GatewayProcess<'a> {
 
     /// The nonzero counters of `uxfrm stat --reasons`.
     fn drops(&self) -> anyhow::Result<Vec<String>> {
-        Ok(nonzero(&self.namespace.enter(|| stat::read(Listing::Reasons))??.counters))
+        Ok(nonzero(&self.namespace.enter(stat::read_counters)??.reasons_text()))
     }
 
     fn wait_until_ready(

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::PossibleValuesParser};
 use uxfrm_bench::CaseFilter;
+use uxfrm_status::gateway::PeerFilter;
 
 use crate::demo_case::CaseName;
 
@@ -62,6 +63,13 @@ pub(crate) enum Command {
     /// Remove what a gateway that has ended left: routes that refuse what it protected, and its
     /// guard.
     Clean(CleanOptions),
+    /// Print the running gateway's tunnels: which are up, which are not and why.
+    ///
+    /// Three lines a tunnel: what it is, how it is and what it carried, and when its states end.
+    /// A tunnel is `up`; `idle` without a packet for two minutes; `one-way` when it sent for 30 s
+    /// and received nothing; or `down`. Exit code: 0 all are up or idle, 1 something is not, 2 no
+    /// gateway answers.
+    Status(StatusOptions),
     /// Print the running gateway's counters in the format of /proc/net/xfrm_stat.
     Stat(StatOptions),
     /// List and change states and policies, as `ip xfrm` does; watch events.
@@ -202,6 +210,34 @@ pub(crate) struct StatOptions {
     /// became of the packets' look-ups.
     #[arg(long, conflicts_with = "reasons")]
     pub(crate) caches: bool,
+
+    /// Print one line of JSON.
+    #[arg(short, long)]
+    pub(crate) json: bool,
+
+    /// Go on: every so many seconds print what has changed, by how much a second and to what.
+    #[arg(short, long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
+    pub(crate) watch: Option<u64>,
+}
+
+/// Options of `uxfrm status`.
+#[derive(Args, Debug)]
+pub(crate) struct StatusOptions {
+    /// Only tunnels with this peer: an address or prefix of the other gateway's, or an address in
+    /// its nets.
+    pub(crate) peer: Option<PeerFilter>,
+
+    /// Print one line of JSON.
+    #[arg(short, long)]
+    pub(crate) json: bool,
+
+    /// Print all tunnels instead of the 50 in the worst state.
+    #[arg(long)]
+    pub(crate) all: bool,
+
+    /// Print it anew every so many seconds.
+    #[arg(short, long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
+    pub(crate) watch: Option<u64>,
 }
 
 /// Options of `uxfrm xfrm`.

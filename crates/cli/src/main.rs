@@ -2,7 +2,7 @@
 //!
 //! Exit codes: 0 done, 1 failed (the reason is on stderr), 2 wrong usage, 130 interrupted by
 //! Ctrl-C. `uxfrm exec` has its command's, or 125 to 127 if that did not start ([`exec`]); `uxfrm
-//! xfrm`, `fou`, `link` and `dev` have iproute2's.
+//! status` has 0 to 2 ([`status`]); `uxfrm xfrm`, `fou`, `link` and `dev` have iproute2's.
 
 #![forbid(unsafe_code)]
 
@@ -20,6 +20,7 @@ mod man;
 mod reload;
 mod run;
 mod stat;
+mod status;
 mod tunnels;
 mod upgrade;
 mod xfrm;
@@ -68,6 +69,7 @@ const fn reads_keys(command: &Command) -> bool {
         | Command::Upgrade(_)
         | Command::Release(_)
         | Command::Clean(_)
+        | Command::Status(_)
         | Command::Stat(_)
         | Command::Exec(_)
         | Command::Demo(_)
@@ -92,6 +94,7 @@ fn execute(command: Command, supervisor: Option<u32>) -> anyhow::Result<ExitCode
         Command::Guard(options) => check::guard(&options),
         Command::Release(options) => reload::release(&options),
         Command::Clean(options) => uxfrm_daemon::gateway::clean(options.config.as_deref()),
+        Command::Status(options) => return status::execute(&options),
         Command::Stat(options) => stat::execute(&options),
         Command::Exec(options) => exec::execute(&options),
         Command::Demo(options) => demo::execute(&options),

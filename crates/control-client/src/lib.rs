@@ -1,13 +1,13 @@
 //! The client's end of a gateway's sockets, for programs that talk to a gateway that runs.
 //!
 //! [`connect`] gives a connection on which `NETLINK_XFRM` is spoken, [`connect_dialect`] one for
-//! anything else, [`stat::read`] the counters. The preload library has a client of its own, as it
-//! may not allocate; what all share is in `uxfrm_control`.
+//! anything else, [`stat`] what the gateway tells about itself. The preload library has a client of
+//! its own, as it may not allocate; what all share is in `uxfrm_control`.
 //!
 //! | module | content |
 //! | --- | --- |
 //! | [`reload`], [`upgrade`] | requests and answers of these dialects, as JSON |
-//! | [`stat`] | counters |
+//! | [`stat`] | the status socket: counters, tunnels |
 //! | [`fallback_socket`] | where to look when a stranger has the abstract name |
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,8 @@
-//! The client's end of the statistics socket: `uxfrm stat`.
+//! The client's end of the status socket: `uxfrm stat`, `uxfrm status`.
 
 use std::{
-    io::{self, Read as _},
+    io::{self, Read as _, Write as _},
+    net::Shutdown,
     os::{fd::AsRawFd as _, unix::net::UnixStream},
     time::Duration,
 };
@@ -10,61 +11,105 @@ use anyhow::Context as _;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
 use uxfrm_control::STAT_NAME;
+use uxfrm_status::{
+    counters::CounterReport,
+    gateway::{GatewayStatus, StatusQuery},
+    protocol::{RequestRefusal, StatusAnswer, StatusRequest},
+};
 
 use crate::{connection::check_listener, fallback_socket};
 
 /// How long a gateway may take to answer, as on its control socket.
 const ANSWER: Duration = Duration::from_secs(5);
+/// How long it may take to look through all of its states, beside workers that keep all cores busy.
+const SURVEY: Duration = Duration::from_secs(60);
 
-/// What the counters are listed by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Listing {
-    /// The 32 lines of `/proc/net/xfrm_stat`.
-    Kernel,
-    /// One line for each `DropReason`.
-    Reasons,
-    /// A table: what each worker's flow caches hold and did.
-    Caches,
-}
-
-/// Counters, and what is wrong with the store of sequence numbers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
-    /// A line each: name, tab, count.
-    pub counters: String,
-    /// A line each; none where nothing is.
-    pub notices: String,
-}
+/// How often it is asked: a gateway that is replaced by another closes connections.
+const ATTEMPTS: usize = 2;
 
 /// Asks the gateway of this network namespace for its counters.
 ///
 /// # Errors
 /// When no gateway runs here, or it does not answer us.
-pub fn read(listing: Listing) -> anyhow::Result<Report> {
-    let mut server = dial()?;
-    let mut text = String::new();
-    server.read_to_string(&mut text).map_err(|error| unanswered(&error))?;
-    let mut parts = text.split('\0');
-    let (Some(kernel), Some(reasons), Some(caches)) = (parts.next(), parts.next(), parts.next())
-    else {
-        anyhow::bail!("the gateway answers only root and the user that runs it");
-    };
-    let counters = match listing {
-        Listing::Kernel => kernel,
-        Listing::Reasons => reasons,
-        Listing::Caches => caches,
-    };
-    // A gateway of an older release says nothing of it.
-    let notices = parts.next().unwrap_or_default();
-    Ok(Report { counters: counters.to_owned(), notices: notices.to_owned() })
+pub fn read_counters() -> anyhow::Result<CounterReport> {
+    match ask(&StatusRequest::Counters, ANSWER)? {
+        StatusAnswer::Counters(report) => Ok(report),
+        StatusAnswer::Refusal(refusal) => Err(refused(&refusal)),
+        StatusAnswer::Status(_) => Err(unexpected()),
+    }
+}
+
+/// Asks it for its tunnels.
+///
+/// # Errors
+/// As [`read_counters`].
+pub fn read_status(query: &StatusQuery) -> anyhow::Result<GatewayStatus> {
+    match ask(&StatusRequest::Status(query.clone()), SURVEY)? {
+        StatusAnswer::Status(status) => Ok(*status),
+        StatusAnswer::Refusal(refusal) => Err(refused(&refusal)),
+        StatusAnswer::Counters(_) => Err(unexpected()),
+    }
+}
+
+/// Asks it anything.
+fn ask(request: &StatusRequest, patience: Duration) -> anyhow::Result<StatusAnswer> {
+    for _ in 0..ATTEMPTS {
+        let server = dial()?;
+        server.set_read_timeout(Some(patience))?;
+        let line = answered(server, request, patience)?;
+        if !line.is_empty() {
+            return StatusAnswer::from_line(&line)
+                .map_err(|error| of_another_release(&line, error));
+        }
+    }
+    anyhow::bail!(
+        "the gateway answers only root, the user that runs it, and the members of `[status] group`"
+    )
+}
+
+/// All that a gateway says to a request; nothing where it closes the connection.
+fn answered(
+    mut server: UnixStream,
+    request: &StatusRequest,
+    patience: Duration,
+) -> anyhow::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    // One that closes the connection at once is heard all the same.
+    let _closed = server.write_all(&request.to_line());
+    let _closed = server.shutdown(Shutdown::Write);
+    match server.read_to_end(&mut line) {
+        Err(error) if error.kind() != io::ErrorKind::ConnectionReset => {
+            Err(unanswered(&error, patience))
+        }
+        Ok(_) | Err(_) => Ok(line),
+    }
+}
+
+fn of_another_release(line: &[u8], error: uxfrm_status::protocol::Error) -> anyhow::Error {
+    if line.starts_with(b"Xfrm") {
+        return anyhow::anyhow!(
+            "the gateway that runs is of an older release: `uxfrm upgrade` replaces it by this one"
+        );
+    }
+    error.into()
+}
+
+fn refused(refusal: &RequestRefusal) -> anyhow::Error {
+    let RequestRefusal { message, versions, requests } = refusal;
+    let known = format!("it speaks version {versions:?} and knows {}", requests.join(", "));
+    anyhow::anyhow!("the gateway refuses to answer: {message} ({known})")
+}
+
+fn unexpected() -> anyhow::Error {
+    anyhow::anyhow!("the gateway answers another question")
 }
 
 /// What to say of a gateway that was there and has not answered.
-fn unanswered(error: &io::Error) -> anyhow::Error {
+fn unanswered(error: &io::Error, patience: Duration) -> anyhow::Error {
     if error.kind() == io::ErrorKind::WouldBlock {
         return anyhow::anyhow!(
             "the uxfrm of this network namespace has not answered for {} s: it is stopped or too busy",
-            ANSWER.as_secs()
+            patience.as_secs()
         );
     }
     anyhow::anyhow!("the gateway went away: {error}")
@@ -74,7 +119,6 @@ fn unanswered(error: &io::Error) -> anyhow::Error {
 pub(crate) fn is_there() -> bool {
     dial().is_ok()
 }
-
 /// A connection to this network namespace's gateway, and not to somebody who only has its name.
 fn dial() -> anyhow::Result<UnixStream> {
     let elsewhere = fallback_socket::find(STAT_NAME).and_then(|file| UnixAddr::new(&file).ok());
@@ -84,7 +128,7 @@ fn dial() -> anyhow::Result<UnixStream> {
     }
     let server = dial_address(&UnixAddr::new_abstract(STAT_NAME)?).map_err(|error| {
         if error.kind() == io::ErrorKind::WouldBlock {
-            return unanswered(&error);
+            return unanswered(&error, ANSWER);
         }
         anyhow::Error::new(error).context(
             "no uxfrm runs in this network namespace (start one with `uxfrm run CONFIG.toml`)",
@@ -116,7 +160,7 @@ mod tests {
 
     #[test]
     fn stat_of_stopped_gateway_reports_timeout() {
-        let text = unanswered(&io::ErrorKind::WouldBlock.into()).to_string();
+        let text = unanswered(&io::ErrorKind::WouldBlock.into(), ANSWER).to_string();
         assert!(text.contains("has not answered for 5 s"), "{text}");
         let name = b"uxfrm-test/silent";
         let _listener =

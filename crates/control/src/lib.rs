@@ -19,5 +19,5 @@ pub mod mailbox;
 pub mod socket_trust;
 mod sync;
 
-/// The abstract name of the socket that tells a gateway's counters.
+/// The abstract name of a gateway's status socket.
 pub const STAT_NAME: &[u8] = b"uxfrm/stat";

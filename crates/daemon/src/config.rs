@@ -32,7 +32,7 @@ pub use device::{DeviceSettings, LinkDownSetting};
 pub use error::Diagnostic;
 pub use inline::{By, Inline};
 pub(crate) use names::{DIVERTED, message_of_tun_name};
-pub use types::{Functions, Gather, Mtu, RoutingTable, TunName, Workers};
+pub use types::{Functions, Gather, GroupId, Mtu, RoutingTable, TunName, Workers};
 
 /// The whole file. Every section and every key may be left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -50,6 +50,8 @@ pub struct Config {
     pub tunnel: TunnelSettings,
     /// `[control]`
     pub control: Control,
+    /// `[status]`
+    pub status: StatusSettings,
     /// `[runtime]`
     pub runtime: Runtime,
     /// `[crypto]`
@@ -191,6 +193,15 @@ pub struct Control {
     /// none. For a path, the directory has to let that user in; the socket (mode 0600) is that
     /// user's.
     pub user: Option<u32>,
+}
+
+/// `[status]`: who may ask what the gateway tells about itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct StatusSettings {
+    /// A group, by name or number, whose members may ask beside root and the user that runs the
+    /// gateway, and may do no more; default none.
+    pub group: Option<GroupId>,
 }
 
 /// `[runtime]`: threads.
@@ -453,6 +464,12 @@ mod tests {
                 "[control]\nenabled = 'yes'",
                 "c.toml:2:11: invalid type: string \"yes\", expected true or false",
             ),
+            (
+                "[status]\ngroup = 'no-such-group'",
+                "c.toml:2:9: there is no group \"no-such-group\" on this machine",
+            ),
+            ("[status]\ngroup = -1", "c.toml:2:9: -1 is no group's number"),
+            ("[status]\ngroup = 1.5", "c.toml:2:9: "),
             (
                 "[control]\nuser = 'root'",
                 "string \"root\", expected a whole number from 0 to 4294967295",

@@ -15,7 +15,6 @@ mod listener;
 mod refusal;
 mod session;
 pub(crate) mod socket_owner;
-pub(crate) mod stats_socket;
 pub(crate) mod wake_clients;
 mod xfrm_server;
 

@@ -162,6 +162,17 @@ impl Devices {
         names.iter().try_for_each(|name| self.open_thread(name))
     }
 
+    /// The devices themselves, which count the packets of their states.
+    pub(crate) fn nics(&self) -> Nics {
+        self.nics.clone()
+    }
+
+    /// Their interfaces' names, virtual functions' as well.
+    pub(crate) fn interface_names(&self) -> Vec<(DeviceId, String)> {
+        let interfaces = self.installed.values().flat_map(|installed| &installed.interfaces);
+        interfaces.map(|interface| (interface.device(), interface.name.clone())).collect()
+    }
+
     /// What their ports refused.
     pub(crate) fn drops(&self) -> &[Arc<Drops>] {
         &self.drops

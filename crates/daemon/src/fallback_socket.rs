@@ -34,6 +34,14 @@ impl SocketFile {
         Self(path.into())
     }
 
+    /// Lets any user connect.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn let_others_connect(&self) -> io::Result<()> {
+        fs::set_permissions(&self.0, Permissions::from_mode(0o666))
+    }
+
     /// Where it is.
     pub(crate) fn directory(&self) -> Option<&Path> {
         self.0.parent()

@@ -34,11 +34,7 @@ use crate::{
     batch::provenance::FileOwned,
     check::{self, HostSettings},
     config::{AtExit, Config},
-    control::{
-        XfrmServer,
-        stats_socket::{self, StatSocket},
-        wake_clients,
-    },
+    control::{XfrmServer, wake_clients},
     descriptor_store::DescriptorStore,
     devices::{DeviceCreation, Devices},
     firewall::{Firewall, host_bypass::HostBypass},
@@ -52,6 +48,10 @@ use crate::{
     reload::Reload,
     routes::{self, HostRoutes, PreviousGateway},
     sandbox,
+    status::{
+        board::ExpiredStates,
+        socket::{self, StatusSocket},
+    },
     tunnels::{TunnelService, TunnelSpec},
     upgrade::{self, Supervisor, Upgrade},
 };
@@ -100,7 +100,10 @@ fn run_with(path: &Path, signals: &Signals, supervisor: Option<Supervisor>) -> a
     if let Some(supervisor) = &supervisor {
         supervisor.declare_written(&sandbox::written(path, &config))?;
     }
-    let stat = StatSocket::open().context("another uxfrm runs in this network namespace")?;
+    let socket = StatusSocket::open().context("another uxfrm runs in this network namespace")?;
+    if config.status.group.is_some() {
+        socket.let_others_connect().context("can't let [status] group ask")?;
+    }
     let poller = Poller::new()?;
     let mut descriptors = DescriptorStore::default();
     // Its lock is held until the last number is written down.
@@ -119,12 +122,13 @@ fn run_with(path: &Path, signals: &Signals, supervisor: Option<Supervisor>) -> a
     let mut gateway = Gateway::open(&config, parts, PreviousGateway::Gone)?;
     gateway.start(&config, PreviousGateway::Gone)?;
     gateway.upgrade = Upgrade::under(supervisor);
-    gateway.descriptors.keep(stats_socket::DESCRIPTOR, stat.as_fd())?;
+    gateway.descriptors.keep(socket::DESCRIPTOR, socket.as_fd())?;
     if control.is_some() {
         wake_clients::wake_waiting();
     }
     let _confined = sandbox::close(path, &config);
-    gateway.run_until_stopped(signals, &stat, control)
+    let status = gateway.answer_status(path, &config, &socket)?;
+    gateway.run_until_stopped(signals, status, control)
 }
 
 /// Keys are in requests, databases and stacks as well as in boxes: all memory is locked
@@ -172,7 +176,7 @@ pub fn check(path: &Path) -> anyhow::Result<Vec<String>> {
 pub fn clean(path: Option<&Path>) -> anyhow::Result<()> {
     let config = path.map(Config::load).transpose()?;
     let _alone =
-        StatSocket::open().context("uxfrm runs in this network namespace: stop it first")?;
+        StatusSocket::open().context("uxfrm runs in this network namespace: stop it first")?;
     if let Some(config) = &config {
         fail_closed::forget(state_directory(config)?)
             .context("can't remove what the last run's policies protected")?;
@@ -227,6 +231,8 @@ struct Gateway {
     devices: Devices,
     /// What key managers are to hear of what clients did to devices.
     device_events: Vec<Event>,
+    /// States that passed their hard limit lately.
+    expired: ExpiredStates,
     at_exit: AtExit,
     reload: Reload,
     upgrade: Upgrade,

@@ -12,7 +12,7 @@
 //! | 2 | [`batch`] |
 //! | 3 | `routes`, `ports`, `inline`, `firewall`, `devices`, `tunnels`, in this order |
 //! | 4 | `reconcile` |
-//! | 5 | `control` |
+//! | 5 | `control`, `status`, in this order |
 //! | 6 | `sandbox`, `reload`, [`upgrade`], in this order |
 //! | 7 | [`gateway`] |
 #![forbid(unsafe_code)]
@@ -40,6 +40,7 @@ mod tunnels;
 mod reconcile;
 
 mod control;
+mod status;
 
 mod reload;
 mod sandbox;

@@ -71,6 +71,8 @@ table = 30000
 [xfrm]
 batch = ['a.batch', \"b\\u00e4.batch\"]
 sequences = 's'
+[status]
+group = 'root'
 [runtime]
 workers = 2
 pin = false

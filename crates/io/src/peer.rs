@@ -1,10 +1,23 @@
-//! Who is at the other end of a UNIX socket, beyond its process and user (`unix(7)`).
+//! The other end of a UNIX socket: taking a connection, and whose it is (`unix(7)`).
 
 use std::io;
-use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+
+use nix::sys::socket::{SockFlag, accept4};
 
 /// Groups that are read at the first attempt; most users have fewer.
 const USUAL: usize = 64;
+
+/// Takes a connection that waits at a listener; it does not block, and no program inherits it. One
+/// system call, `accept4`.
+///
+/// # Errors
+/// The kernel's: `EAGAIN` when nobody waits at a listener that does not block.
+pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let taken = accept4(listener.as_raw_fd(), SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC)?;
+    // SAFETY: a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(taken) })
+}
 
 /// The supplementary groups that the process at the other end had when it connected
 /// (`SO_PEERGROUPS`). Its own group is not among them.

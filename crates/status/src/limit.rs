@@ -97,7 +97,8 @@ mod tests {
     /// Kind, count and limit; then the nearest one's words.
     #[test]
     fn nearest_limit_by_table() {
-        let table: [(&[(LimitKind, u64, u64)], Option<&str>); 8] = [
+        type Row = (&'static [(LimitKind, u64, u64)], Option<&'static str>);
+        let table: [Row; 8] = [
             (&[], None),
             (&[(Added, 5, u64::MAX), (Used, 5, 0), (Bytes, 7, u64::MAX)], None),
             (&[(Added, 60, 3600)], Some("in 59 min")),

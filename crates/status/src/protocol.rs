@@ -14,7 +14,7 @@
 //! nothing: the next one may be right.
 //!
 //! A new request is a variant of [`StatusRequest`] with its answer in [`StatusAnswer`], its name in
-//! [`REQUESTS`], and an arm where the daemon answers. The version rises where a client of
+//! [`REQUESTS`], and an arm in `daemon/src/status/answer.rs`. The version rises where a client of
 //! before would misread an answer; new fields and new requests do not raise it.
 
 use serde::{Deserialize, Serialize};

@@ -51,6 +51,7 @@ const HOUSES: &[House] = &[
             &["tunnels"],
             &["reconcile"],
             &["control"],
+            &["status"],
             &["sandbox", "check"],
             &["reload"],
             &["upgrade"],

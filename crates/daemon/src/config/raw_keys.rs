@@ -18,8 +18,8 @@ type Key<'t> = Spanned<DeString<'t>>;
 type Value<'t> = Spanned<DeValue<'t>>;
 
 /// Those that are tables: `[[device]]` is a list of them.
-const SECTIONS: [&str; 9] =
-    ["host", "inline", "wire", "xfrm", "tunnel", "control", "runtime", "crypto", "cache"];
+const SECTIONS: [&str; 10] =
+    ["host", "inline", "wire", "xfrm", "tunnel", "control", "status", "runtime", "crypto", "cache"];
 
 /// The configuration of a document.
 ///

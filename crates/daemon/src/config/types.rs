@@ -2,7 +2,8 @@
 
 use std::{fmt, num::NonZeroUsize, time::Duration};
 
-use serde::Deserialize;
+use nix::unistd::Group;
+use serde::{Deserialize, Deserializer, de};
 
 use super::limits::MOST_FUNCTIONS;
 
@@ -174,6 +175,50 @@ impl TryFrom<i64> for Workers {
             .filter(|count| count.get() <= 256)
             .map(Self)
             .ok_or_else(|| format!("{count} workers; there have to be 1 to 256"))
+    }
+}
+
+/// A group of users, by name or number; kept by number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupId(u32);
+
+impl GroupId {
+    /// The kernel's number.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+}
+
+impl<'de> Deserialize<'de> for GroupId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NameOrNumber;
+        impl de::Visitor<'_> for NameOrNumber {
+            type Value = GroupId;
+
+            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                out.write_str("a group's name or number")
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<GroupId, E> {
+                let wrong = |_| E::custom(format!("{number} is no group's number"));
+                u32::try_from(number).map(GroupId).map_err(wrong)
+            }
+
+            fn visit_str<E: de::Error>(self, name: &str) -> Result<GroupId, E> {
+                if let Ok(number) = name.parse() {
+                    return Ok(GroupId(number));
+                }
+                let found = Group::from_name(name).map_err(|errno| {
+                    E::custom(format!("can't look for group {name:?}: {errno}"))
+                })?;
+                let group = found.ok_or_else(|| {
+                    E::custom(format!("there is no group {name:?} on this machine"))
+                })?;
+                Ok(GroupId(group.gid.as_raw()))
+            }
+        }
+        deserializer.deserialize_any(NameOrNumber)
     }
 }
 

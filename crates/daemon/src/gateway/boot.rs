@@ -12,7 +12,6 @@ use uxfrm_engine::Database;
 
 use crate::{
     config::{AtStart, Config},
-    control::stats_socket::StatSocket,
     descriptor_store::DescriptorStore,
     firewall::Firewall,
     reconcile::{
@@ -20,6 +19,7 @@ use crate::{
         fail_closed::{self, PolicyFiles},
     },
     routes::HostRoutes,
+    status::socket::StatusSocket,
 };
 
 /// Refuses what policies of batch files and of the last run protect. What was done, and what is not
@@ -29,7 +29,7 @@ use crate::{
 /// The kernel's, and where nothing is known that could be refused.
 pub fn install_boot_guard(path: &Path) -> anyhow::Result<Vec<String>> {
     let config = Config::load(path)?;
-    let _alone = match StatSocket::open() {
+    let _alone = match StatusSocket::open() {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             let runs = "uxfrm runs in this network namespace, and has its own guard up";
             return Ok(vec![runs.to_owned()]);

@@ -1,6 +1,6 @@
 //! What a gateway waits for, and what it does about it.
 
-use std::{os::fd::AsFd as _, sync::Arc, time::Duration};
+use std::{os::fd::AsFd as _, path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use sd_notify::NotifyState;
@@ -18,24 +18,22 @@ use uxfrm_runtime::WorkerThread;
 use super::{Gateway, requests::RequestHandler};
 use crate::{
     clock::now,
-    control::{
-        Control,
-        stats_socket::{self, StatSocket, Statistics},
-    },
+    config::Config,
+    control::Control,
     gateway::housekeeping::{AcquireProgress, Housekeeping},
     protocol::Outbox,
+    status::{self, Makings, StatusThread, board::Post, socket::StatusSocket},
 };
 
 /// What the gateway waits for.
 const SIGNALS: u8 = 0;
-const STAT: u8 = 1;
-const CONTROL: u8 = 2;
-const NETWORK: u8 = 3;
-const PATHS: u8 = 4;
-pub(super) const SUPERVISOR: u8 = 5;
-pub(super) const SUCCESSOR: u8 = 6;
-const SNAPSHOT: u8 = 7;
-const FILTER: u8 = 8;
+const CONTROL: u8 = 1;
+const NETWORK: u8 = 2;
+const PATHS: u8 = 3;
+pub(super) const SUPERVISOR: u8 = 4;
+pub(super) const SUCCESSOR: u8 = 5;
+const SNAPSHOT: u8 = 6;
+const FILTER: u8 = 7;
 
 /// The longest that nobody looks after time limits and events.
 const TICK: Duration = Duration::from_millis(200);
@@ -48,16 +46,31 @@ fn release_free() {
 }
 
 impl Gateway {
+    /// Starts the thread that answers at the status socket.
+    pub(super) fn answer_status(
+        &self,
+        path: &Path,
+        config: &Config,
+        socket: &StatusSocket,
+    ) -> anyhow::Result<StatusThread> {
+        let group = config.status.group.map(|group| group.number());
+        let (published, control) = (self.database.published(), self.poller.waker());
+        let identity = status::identity(path, config);
+        let makings = Makings::new(socket, published, identity, group, control);
+        makings.and_then(StatusThread::start).context("no thread to answer `uxfrm status`")
+    }
+
     /// Says that it is ready, and looks after everything until told to end.
     pub(super) fn run_until_stopped(
         mut self,
         signals: &Signals,
-        stat: &StatSocket,
+        mut status: StatusThread,
         mut control: Option<Control>,
     ) -> anyhow::Result<()> {
         self.announce_ready();
-        let ended = self.serve(signals, stat, control.as_mut());
+        let ended = self.serve(signals, &mut status, control.as_mut());
         self.notify(&[NotifyState::Stopping]);
+        status.stop();
         match ended {
             Ok(()) => self.stop(),
             Err(error) => Err(self.abort(error)),
@@ -83,14 +96,13 @@ impl Gateway {
     pub(super) fn serve(
         &mut self,
         signals: &Signals,
-        stat: &StatSocket,
+        status: &mut StatusThread,
         mut control: Option<&mut Control>,
     ) -> anyhow::Result<()> {
         self.poller.add(signals.as_fd(), SIGNALS)?;
         if let Some(supervisor) = self.upgrade.supervisor() {
             self.poller.add(supervisor.as_fd(), SUPERVISOR)?;
         }
-        self.poller.add(stat.as_fd(), STAT)?;
         self.poller.add(self.network.as_fd(), NETWORK)?;
         self.paths.descriptors().try_for_each(|paths| self.poller.add(paths, PATHS))?;
         if let Some(control) = &control {
@@ -105,15 +117,7 @@ impl Gateway {
         loop {
             let patience = self.patience();
             let ready = self.poller.wait(Some(patience))?;
-            if ready.has(STAT) {
-                let tunnels = self.tunnels.counts();
-                stat.answer(|| Statistics {
-                    counts: self.counts(),
-                    tunnels: tunnels.clone(),
-                    caches: stats_socket::caches(&self.caches),
-                    notices: self.reconciler.notices(&self.database),
-                });
-            }
+            status.post_if_asked(|| self.post());
             if ready.has(NETWORK) {
                 self.reconciler.tables.refresh_host(&self.network, &mut self.database);
             }
@@ -142,10 +146,11 @@ impl Gateway {
                 }
             }
             if let Some(control) = control.as_deref_mut() {
-                self.continue_upgrade(&ready, control)?;
+                self.continue_upgrade(&ready, control, status)?;
             }
             self.run_housekeeping(control.as_deref_mut());
             self.tunnels.maintain();
+            status.maintain();
             let lane_ends = self.workers.iter().chain(&self.resolver).any(WorkerThread::has_ended);
             let ends = lane_ends || self.tunnels.has_ended() || self.devices.has_ended();
             anyhow::ensure!(!ends, "a worker ended by itself");
@@ -201,9 +206,11 @@ impl Gateway {
             ..
         } = self;
         let events = self.events.try_iter().chain(device_events.drain(..)).collect();
+        let expired = &mut self.expired;
         let mut housekeeping =
             Housekeeping { database, reconciler, xfrm, keepalives, policy_rebuild, devices };
         let news = housekeeping.run_housekeeping(events);
+        news.expired_states().for_each(|id| expired.note(id, now()));
         let unread = control.as_deref_mut().is_some_and(Control::take_freed);
         if housekeeping.database.take_freed() || unread {
             release_free();
@@ -217,14 +224,25 @@ impl Gateway {
         self.policy_saver.maintain(&self.database, self.reload.written());
     }
 
-    /// All drops: the workers', devices', and the kernel's on behalf of the guard.
-    pub(super) fn counts(&mut self) -> DropCounts {
-        let mut counts = self.counts_but_devices();
-        self.devices.add_to(&mut counts);
-        counts
+    /// What the status thread can't know by itself.
+    pub(super) fn post(&mut self) -> Post {
+        let mut others = DropCounts::default();
+        self.devices.add_to(&mut others);
+        self.reconciler.tables.add_to(&mut others);
+        Post {
+            drops: self.drops.iter().chain(self.devices.drops()).cloned().collect(),
+            others,
+            caches: self.caches.clone(),
+            tunnels: self.tunnels.counts(),
+            notices: self.reconciler.notices(&self.database),
+            nics: self.devices.nics(),
+            devices: self.devices.interface_names(),
+            expired: self.expired.all(),
+        }
     }
 
-    /// The same without what devices dropped themselves.
+    /// All drops but those of devices themselves: the workers', and the kernel's on behalf of the
+    /// guard.
     pub(super) fn counts_but_devices(&mut self) -> DropCounts {
         let mut counts =
             DropCounts::sum(self.drops.iter().chain(self.devices.drops()).map(Arc::as_ref));

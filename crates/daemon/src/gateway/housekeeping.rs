@@ -40,6 +40,21 @@ pub(crate) enum AcquireProgress {
     Pending,
 }
 
+impl PendingNotices {
+    /// States that passed their hard limit.
+    pub(crate) fn expired_states(&self) -> impl Iterator<Item = SaId> {
+        self.events.iter().filter_map(|event| match event {
+            Event::SaHardLimit(id) => Some(*id),
+            Event::SaSoftLimit(_)
+            | Event::PolicySoftLimit(_)
+            | Event::PolicyHardLimit(_)
+            | Event::Acquire { .. }
+            | Event::Mapping { .. }
+            | Event::NarrowPath(_) => None,
+        })
+    }
+}
+
 impl Housekeeping<'_> {
     /// Lets events and time limits take effect.
     pub(crate) fn run_housekeeping(&mut self, mut events: Vec<Event>) -> PendingNotices {

@@ -19,16 +19,17 @@ use super::{
 use crate::reconcile::databases::empty;
 use crate::{
     config::Config,
-    control::{
-        AccessTerms, Control,
-        stats_socket::{self, StatSocket},
-    },
+    control::{AccessTerms, Control},
     descriptor_store::DescriptorStore,
     ports::workers,
     protocol::{ClientId, Outbox},
     reload::Reload,
     routes::PreviousGateway,
     sandbox,
+    status::{
+        StatusThread,
+        socket::{self, StatusSocket},
+    },
     upgrade::{self, HandoverSource, Successor, Supervisor, TakenOver, Upgrade},
 };
 
@@ -45,7 +46,7 @@ pub(super) fn take_over(
     supervisor.declare_written(&sandbox::written(path, &config))?;
     let (mut successor, mut descriptors) = Successor::ask(before, &config)?;
     let built = build_successor(path, &config, &mut successor, &mut descriptors);
-    let (mut gateway, stat, mut control) = match built {
+    let (mut gateway, socket, mut control) = match built {
         Ok(built) => built,
         Err(error) => {
             successor.refuse(&error);
@@ -71,7 +72,7 @@ pub(super) fn take_over(
     }
     gateway.start(&config, PreviousGateway::Runs)?;
     let answer = upgrade::takeover_answer(rested);
-    stat.take_listener_over()?;
+    socket.take_listener_over()?;
     gateway.note_dropped(DropReason::OutWaitFull, left);
     gateway.upgrade = Upgrade::under(Some(supervisor));
     tracing::info!(?answer, "this process has taken over");
@@ -81,7 +82,8 @@ pub(super) fn take_over(
     // The kernel takes its time, while packets pass already.
     workers::put_in_place(&programs);
     let _confined = sandbox::close(path, &config);
-    gateway.run_until_stopped(signals, &stat, control)
+    let status = gateway.answer_status(path, &config, &socket)?;
+    gateway.run_until_stopped(signals, status, control)
 }
 
 /// All that a successor needs, beside the process whose place it takes: nobody notices yet.
@@ -90,10 +92,10 @@ fn build_successor(
     config: &Config,
     successor: &mut Successor,
     descriptors: &mut DescriptorStore,
-) -> anyhow::Result<(Gateway, StatSocket, Option<Control>)> {
+) -> anyhow::Result<(Gateway, StatusSocket, Option<Control>)> {
     let poller = Poller::new()?;
-    let stat = descriptors.take(stats_socket::DESCRIPTOR).context("no socket of the counters")?;
-    let stat = StatSocket::of_socket(stat)?;
+    let socket = descriptors.take(socket::DESCRIPTOR).context("no status socket")?;
+    let socket = StatusSocket::of_socket(socket)?;
     let mut store = open_store(config, poller.waker(), descriptors)?;
     let mut database = empty(config, Some(&store))?;
     let devices = successor.devices(descriptors, config, &mut database)?;
@@ -108,14 +110,14 @@ fn build_successor(
     let reload = Reload::new(path, config.clone(), written, successor.plan(config)?);
     let tunnels = successor.tunnels(descriptors)?;
     let mut descriptors = std::mem::take(descriptors);
-    descriptors.keep(stats_socket::DESCRIPTOR, stat.as_fd())?;
+    descriptors.keep(socket::DESCRIPTOR, socket.as_fd())?;
     let destinations = successor.destinations();
     let parts =
         GatewayParts { poller, database, store, devices, reload, descriptors, xfrm, destinations };
     let mut gateway = Gateway::open(config, parts, PreviousGateway::Runs)?;
     gateway.drops.push(successor.drops());
     gateway.tunnels = tunnels;
-    Ok((gateway, stat, control))
+    Ok((gateway, socket, control))
 }
 
 fn tell(outbox: &mut Outbox, client: ClientId, answer: &UpgradeAnswer) {
@@ -135,6 +137,7 @@ impl Gateway {
         &mut self,
         ready: &Ready,
         control: &mut Control,
+        status: &StatusThread,
     ) -> anyhow::Result<()> {
         let is_led = self.upgrade.link().is_some();
         let mut told = if ready.has(SUPERVISOR) { self.upgrade.hear_supervisor()? } else { None };
@@ -142,7 +145,9 @@ impl Gateway {
             self.poller.add(link.as_fd(), SUCCESSOR)?;
         }
         if ready.has(SUCCESSOR) && self.upgrade.link().is_some() {
+            status.rest(|| self.post());
             told = self.hand_over(control)?.or(told);
+            status.resume();
         }
         self.upgrade.look();
         if let Some((client, answer)) = told {

@@ -1,16 +1,28 @@
 //! Configuration keys that take effect at the next start only; a reload names them.
 
-use crate::config::{Config, Control, Crypto, Host, Runtime, Wire, Xfrm};
+use crate::config::{Config, Control, Crypto, Host, Runtime, StatusSettings, Wire, Xfrm};
 
 /// Names of the keys that differ and that a running gateway does not follow. All of a section are
 /// named here, so that a new key is thought of.
 pub(super) fn waiting(now: &Config, wanted: &Config) -> Vec<&'static str> {
-    let Config { host, inline, wire, xfrm, tunnel: _, control, runtime, crypto, cache, device } =
-        now;
+    let Config {
+        host,
+        inline,
+        wire,
+        xfrm,
+        tunnel: _,
+        control,
+        status,
+        runtime,
+        crypto,
+        cache,
+        device,
+    } = now;
     let Host { tun, mtu, guard, at_exit: _, at_start } = host;
     let Wire { encapsulation, udp_ports, mark, table, queue_delay, af_xdp, gather } = wire;
     let Xfrm { batch: _, sequences } = xfrm;
     let Control { enabled, socket, acquire_expires: _, user } = control;
+    let StatusSettings { group } = status;
     let Runtime { workers, pin, sandbox } = runtime;
     let Crypto { backend } = crypto;
     let keys = [
@@ -30,6 +42,7 @@ pub(super) fn waiting(now: &Config, wanted: &Config) -> Vec<&'static str> {
         ("[control] enabled", *enabled == wanted.control.enabled),
         ("[control] socket", *socket == wanted.control.socket),
         ("[control] user", *user == wanted.control.user),
+        ("[status] group", *group == wanted.status.group),
         ("[runtime] workers", *workers == wanted.runtime.workers),
         ("[runtime] pin", *pin == wanted.runtime.pin),
         ("[runtime] sandbox", *sandbox == wanted.runtime.sandbox),

@@ -1,7 +1,5 @@
 //! Packet and drop counters of tunnels and receive ports.
 
-use std::fmt::Write as _;
-
 use uxfrm_link::wire::LinkStatistics;
 use uxfrm_netlink::NamedCounters;
 use uxfrm_packet::Version;
@@ -51,15 +49,12 @@ pub(super) fn by_reason(drops: &TunnelDrops) -> impl Iterator<Item = (String, u6
 }
 
 impl TunnelService {
-    /// A line for each drop reason, and for each tunnel and receive port what it carried, in the
-    /// form of `/proc/net/xfrm_stat`; nothing where there never was one.
-    pub(crate) fn counts(&self) -> String {
-        let mut text = String::new();
-        let Some(worker) = &self.worker else { return text };
-        let mut line = |name: &str, count: u64| {
-            // Writing to a string does not fail.
-            let _ = writeln!(text, "{name:<32}\t{count}");
-        };
+    /// A count for each drop reason, and for each tunnel and receive port what it carried; nothing
+    /// where there never was one.
+    pub(crate) fn counts(&self) -> Vec<(String, u64)> {
+        let mut counts = Vec::new();
+        let Some(worker) = &self.worker else { return counts };
+        let mut line = |name: &str, count: u64| counts.push((name.to_owned(), count));
         for reason in DropReason::ALL {
             line(reason.as_str(), worker.drops.of(*reason));
         }
@@ -77,7 +72,7 @@ impl TunnelService {
                 line(&format!("{name}_received_{counter}"), *count);
             }
         }
-        text
+        counts
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
     io::{self, ErrorKind, Read as _, Write as _},
     net::{TcpListener, UdpSocket},
     os::{
-        fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd},
+        fd::AsFd as _,
         linux::net::SocketAddrExt as _,
         unix::net::{SocketAddr, UnixListener, UnixStream},
     },
@@ -16,8 +16,6 @@ use std::{
     process::Command,
     thread,
 };
-
-use nix::sys::socket::{SockFlag, accept4};
 
 use super::*;
 use crate::{peer, poll::Poller};
@@ -170,10 +168,7 @@ fn status_thread_only_answers_clients_of_an_open_socket() {
     client.write_all(b"?").unwrap();
     let poller = Poller::new().unwrap();
     let (attacks, file, program, sockets, answer) = confined(ThreadRole::Status, None, move || {
-        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-        let taken = accept4(listener.as_raw_fd(), flags).unwrap();
-        // SAFETY: it has just been accepted, and nobody else owns it.
-        let mut taken = UnixStream::from(unsafe { OwnedFd::from_raw_fd(taken) });
+        let mut taken = UnixStream::from(peer::accept(listener.as_fd()).unwrap());
         poller.add(taken.as_fd(), 1).unwrap();
         let mut poller = poller;
         assert!(poller.wait(None).unwrap().has(1));

@@ -1,0 +1,168 @@
+//! What a request is answered with: from the snapshot, the workers' counters and the latest post.
+
+use std::sync::Arc;
+
+use uxfrm_engine::{
+    ByDirection, ByFamily, CacheStats, DropCounts, DropReason, KeyManagers, Moment, Published,
+    Snapshot, XfrmCounter,
+};
+use uxfrm_status::{
+    counters::{CacheReport, CounterList, CounterReport},
+    gateway::{GatewayIdentity, GatewayStatus, StatusQuery},
+    protocol::{RequestRefusal, StatusAnswer, StatusRequest},
+};
+
+use super::{
+    board::{Post, Posted},
+    survey::{ReadAt, Survey, parse_cursor},
+};
+use crate::clock::{epoch, now};
+
+/// Where answers come from.
+#[derive(Debug)]
+pub(super) struct Sources {
+    published: Published,
+    identity: GatewayIdentity,
+    /// When the gateway started.
+    started: Moment,
+}
+
+impl Sources {
+    /// The gateway that publishes there, and when it started.
+    pub(super) const fn new(
+        published: Published,
+        identity: GatewayIdentity,
+        started: Moment,
+    ) -> Self {
+        Self { published, identity, started }
+    }
+
+    /// The answer to a request. A new request of the protocol gets its arm here.
+    pub(super) fn answer(&self, request: &StatusRequest, posted: &Posted) -> StatusAnswer {
+        match request {
+            StatusRequest::Counters => StatusAnswer::Counters(counters(posted)),
+            StatusRequest::Status(query) => match self.status(query, posted) {
+                Ok(status) => StatusAnswer::Status(Box::new(status)),
+                Err(refusal) => StatusAnswer::Refusal(refusal),
+            },
+        }
+    }
+
+    fn status(
+        &self,
+        query: &StatusQuery,
+        posted: &Posted,
+    ) -> Result<GatewayStatus, RequestRefusal> {
+        let after = query.after.as_deref().map(parse_cursor).transpose()?;
+        // Held as short as can be: it keeps deleted states and their keys.
+        let snapshot = self.published.load_full();
+        let read = ReadAt { now: now(), posted };
+        let survey = Survey::of(&snapshot, query.peer.as_ref(), read);
+        let (states, policies) = (snapshot.sad.len() as u64, snapshot.spd.len() as u64);
+        let mut totals = survey.totals();
+        (totals.states, totals.policies) = (states, policies);
+        let dropped = drop_counts(&posted.post);
+        totals.dropped_by_reason = reasons(&dropped).nonzero();
+        totals.dropped = totals.dropped_by_reason.total();
+        let page = survey.page(after, query.limit());
+        Ok(GatewayStatus {
+            gateway: self.identity_now(&snapshot, posted),
+            at: unix_seconds(),
+            age_seconds: age_seconds(posted),
+            totals,
+            plain: survey.plain(),
+            tunnels: page.tunnels,
+            next: page.next,
+            unmatched_states: survey.unmatched_states(),
+            unmatched_states_total: survey.unmatched_states_total(),
+            notices: notices(&posted.post),
+        })
+    }
+
+    fn identity_now(&self, snapshot: &Snapshot, posted: &Posted) -> GatewayIdentity {
+        let devices = posted.post.devices.iter().map(|(_, name)| name.clone()).collect();
+        let key_manager_listens = match snapshot.acquires.key_managers {
+            KeyManagers::Listening => true,
+            KeyManagers::Absent => false,
+        };
+        let uptime_seconds = now().since(self.started).as_secs();
+        GatewayIdentity { uptime_seconds, devices, key_manager_listens, ..self.identity.clone() }
+    }
+}
+
+/// Whole seconds since 1970.
+pub(super) fn unix_seconds() -> u64 {
+    (epoch() + now().0) / 1_000_000_000
+}
+
+fn age_seconds(posted: &Posted) -> u64 {
+    now().since(posted.at).as_secs()
+}
+
+fn notices(post: &Post) -> Vec<String> {
+    post.notices.lines().map(str::to_owned).collect()
+}
+
+fn drop_counts(post: &Post) -> DropCounts {
+    let mut counts = DropCounts::sum(post.drops.iter().map(Arc::as_ref));
+    for reason in DropReason::ALL {
+        counts.add(*reason, post.others.of(*reason));
+    }
+    counts
+}
+
+fn reasons(counts: &DropCounts) -> CounterList {
+    let all = DropReason::ALL.iter();
+    CounterList(all.map(|reason| (reason.as_str().to_owned(), counts.of(*reason))).collect())
+}
+
+fn counters(posted: &Posted) -> CounterReport {
+    let counts = drop_counts(&posted.post);
+    let kernel = XfrmCounter::ALL.iter();
+    let kernel = kernel.map(|counter| (format!("Xfrm{counter:?}"), counts.line(*counter)));
+    CounterReport {
+        at: unix_seconds(),
+        age_seconds: age_seconds(posted),
+        kernel: CounterList(kernel.collect()),
+        reasons: reasons(&counts),
+        tunnels: CounterList(posted.post.tunnels.clone()),
+        caches: caches(&posted.post),
+        notices: notices(&posted.post),
+    }
+}
+
+/// Each worker's, direction's and family's; what was never used is left out.
+fn caches(post: &Post) -> Vec<CacheReport> {
+    let mut reports = Vec::new();
+    for (worker, counts) in (0..).zip(&post.caches) {
+        let ByDirection { outbound, inbound } = counts.read();
+        for (direction, ByFamily { v4, v6 }) in [("out", outbound), ("in", inbound)] {
+            for (family, stats) in [("ipv4", v4), ("ipv6", v6)] {
+                if stats.hits + stats.misses + stats.stale + stats.bypassed > 0 {
+                    reports.push(cache(worker, (direction, family), &stats));
+                }
+            }
+        }
+    }
+    reports
+}
+
+fn cache(worker: u32, (direction, family): (&str, &str), stats: &CacheStats) -> CacheReport {
+    let CacheStats { entries, room, bytes, hits, misses, stale, evicted, bypassed } = *stats;
+    CacheReport {
+        worker,
+        direction: direction.to_owned(),
+        family: family.to_owned(),
+        entries,
+        room,
+        bytes,
+        hits,
+        misses,
+        stale,
+        evicted,
+        bypassed,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,296 @@
+//! The loop of the status thread: a listener, up to 64 clients, and the board.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, ErrorKind},
+    os::{
+        fd::AsFd as _,
+        unix::net::{UnixListener, UnixStream},
+    },
+    thread,
+    time::Duration,
+};
+
+use uxfrm_engine::Moment;
+use uxfrm_io::{
+    peer,
+    poll::{Poller, Ready},
+};
+use uxfrm_status::protocol::StatusRequest;
+
+use super::{
+    Order, Rested,
+    access::Readers,
+    answer::Sources,
+    board::{Board, Posted},
+    client::{Client, Phase, Progress},
+};
+use crate::clock::now;
+
+/// Clients at once.
+const CLIENTS: u8 = 64;
+/// What the listener is reported as; clients are by their places, from 1 on.
+const LISTENER: u8 = 0;
+/// Connections taken before it is the clients' turn: any user may connect, as an abstract name has
+/// no permissions, and who did is known only then.
+const TURN: usize = 64;
+/// Bytes of answers that may wait for all clients together before the next one is made.
+const OWED: usize = 32 << 20;
+/// The longest wait: orders wake it, deadlines end it earlier.
+const LONGEST: Duration = Duration::from_secs(60);
+/// Where something is short that others give back by and by.
+const BREATHER: Duration = Duration::from_millis(10);
+/// While it rests: clients that are connected get so long to say what they ask.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// The thread's own.
+#[derive(Debug)]
+pub(super) struct Server {
+    listener: UnixListener,
+    poller: Poller,
+    readers: Readers,
+    sources: Sources,
+    rested: Rested,
+    clients: BTreeMap<u8, Client>,
+    /// Whether the listener is waited for.
+    listens: bool,
+    /// Since when it is to rest, and whether the control thread was told that it does.
+    rest: Option<(Moment, RestNotice)>,
+}
+
+/// Whether the control thread knows that nobody is being answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RestNotice {
+    Due,
+    Sent,
+}
+
+impl Server {
+    /// One without clients.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn new(
+        listener: UnixListener,
+        poller: Poller,
+        readers: Readers,
+        sources: Sources,
+        rested: Rested,
+    ) -> io::Result<Self> {
+        let clients = BTreeMap::new();
+        Ok(Self { listener, poller, readers, sources, rested, clients, listens: false, rest: None })
+    }
+
+    /// Waits for something to do and does it, each client's share.
+    ///
+    /// # Errors
+    /// The kernel's about the poller.
+    pub(super) fn turn(&mut self, order: Order, board: &Board) -> io::Result<()> {
+        self.follow(order)?;
+        let ready = self.poller.wait(Some(self.patience()))?;
+        if self.listens && ready.has(LISTENER) {
+            self.accept();
+        }
+        self.hear(&ready, board);
+        self.answer(board);
+        self.end_overdue();
+        self.finish_rest();
+        Ok(())
+    }
+
+    /// Listens, or not, as it is told and there is room.
+    fn follow(&mut self, order: Order) -> io::Result<()> {
+        self.rest = match order {
+            Order::Serve => None,
+            Order::Rest | Order::Stop => self.rest.or_else(|| Some((now(), RestNotice::Due))),
+        };
+        let listens = self.rest.is_none() && self.place().is_some();
+        if listens != self.listens {
+            match listens {
+                true => self.poller.add(self.listener.as_fd(), LISTENER)?,
+                false => self.poller.remove(self.listener.as_fd())?,
+            }
+            self.listens = listens;
+        }
+        Ok(())
+    }
+
+    /// Until the next deadline. A client whose answer has to wait for others to read theirs has
+    /// none.
+    fn patience(&self) -> Duration {
+        let now = now();
+        let next = self.clients.values().map(|client| match client.phase {
+            Phase::Waits(..) if client.until <= now => BREATHER,
+            Phase::Waits(..) | Phase::Asks | Phase::Reads => client.until.since(now),
+        });
+        let next = next.min();
+        let most = match self.rest {
+            Some((_, RestNotice::Due)) => GRACE,
+            Some((_, RestNotice::Sent)) | None => LONGEST,
+        };
+        next.unwrap_or(most).min(most)
+    }
+
+    /// A free place, or one whose client asks nothing.
+    fn place(&self) -> Option<u8> {
+        let free = (1..=CLIENTS).find(|place| !self.clients.contains_key(place));
+        let quiet = || {
+            let quiet = self.clients.iter().filter(|(_, client)| client.is_quiet());
+            quiet.min_by_key(|(_, client)| client.until).map(|(place, _)| *place)
+        };
+        free.or_else(quiet)
+    }
+
+    /// Takes up to a turn of those that wait; while more do, the listener stays readable.
+    fn accept(&mut self) {
+        for _ in 0..TURN {
+            if self.place().is_none() {
+                return;
+            }
+            let client = match peer::accept(self.listener.as_fd()) {
+                Ok(client) => UnixStream::from(client),
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    tracing::debug!(%error, "a client of the status socket can't be taken");
+                    return thread::sleep(BREATHER);
+                }
+            };
+            // Who may not ask is gone at once.
+            if self.readers.admit(&client).unwrap_or(false) {
+                self.admit(client);
+            }
+        }
+    }
+
+    /// Gives a client a place, if there is one.
+    fn admit(&mut self, stream: UnixStream) {
+        let Some(place) = self.place() else { return };
+        self.drop_client(place);
+        match self.poller.add(stream.as_fd(), place) {
+            Ok(()) => drop(self.clients.insert(place, Client::new(stream, now()))),
+            Err(error) => tracing::debug!(%error, "a client of the status socket can't be heard"),
+        }
+    }
+
+    /// Goes on with those that have sent something, or have read something.
+    fn hear(&mut self, ready: &Ready, board: &Board) {
+        let places: Vec<_> =
+            self.clients.keys().copied().filter(|place| ready.has(*place)).collect();
+        for place in places {
+            self.advance(place, board);
+        }
+    }
+
+    /// Reads a client's request, or sends what it is owed, as far as that goes.
+    fn advance(&mut self, place: u8, board: &Board) {
+        loop {
+            let Some(client) = self.clients.get_mut(&place) else { return };
+            let progress = match client.phase {
+                Phase::Asks => client.hear(now()),
+                Phase::Reads => client.send(now()),
+                Phase::Waits(..) => return,
+            };
+            match progress {
+                Progress::Answered => {}
+                Progress::Asked(request) => return self.ask(place, request, board),
+                Progress::Pending => return self.await_client(place),
+                Progress::Over => return self.drop_client(place),
+            }
+        }
+    }
+
+    /// Waits for what a client does next.
+    fn await_client(&mut self, place: u8) {
+        let Some(client) = self.clients.get(&place) else { return };
+        let stream = client.stream.as_fd();
+        let awaited = match client.phase {
+            Phase::Asks => self.poller.await_input(stream, place),
+            Phase::Reads => self.poller.await_room(stream, place),
+            Phase::Waits(..) => Ok(()),
+        };
+        if awaited.is_err() {
+            self.drop_client(place);
+        }
+    }
+
+    /// Asks the control thread on behalf of a client, which is not heard meanwhile.
+    fn ask(&mut self, place: u8, request: StatusRequest, board: &Board) {
+        let Some(client) = self.clients.get_mut(&place) else { return };
+        if self.poller.remove(client.stream.as_fd()).is_err() {
+            return self.drop_client(place);
+        }
+        client.wait(request, board.ask(), now());
+    }
+
+    /// Answers those for whom the control thread has posted what it knows, or does not in time.
+    fn answer(&mut self, board: &Board) {
+        let posted = board.posted();
+        let places: Vec<_> = self.clients.keys().copied().collect();
+        for place in places {
+            if self.owed() > OWED {
+                return;
+            }
+            if let Some(request) = self.due(place, &posted) {
+                let line = self.sources.answer(&request, &posted).to_line();
+                self.send(place, line, board);
+            }
+        }
+    }
+
+    fn owed(&self) -> usize {
+        self.clients.values().map(Client::owed).sum()
+    }
+
+    /// What a client waits for, if it is there.
+    fn due(&self, place: u8, posted: &Posted) -> Option<StatusRequest> {
+        let client = self.clients.get(&place)?;
+        let Phase::Waits(request, ticket) = &client.phase else { return None };
+        let is_due = posted.answers(*ticket) || self.rest.is_some() || now() >= client.until;
+        is_due.then(|| request.clone())
+    }
+
+    fn send(&mut self, place: u8, line: Vec<u8>, board: &Board) {
+        let Some(client) = self.clients.get_mut(&place) else { return };
+        client.answer(line, now());
+        match self.poller.add(client.stream.as_fd(), place) {
+            Ok(()) => self.advance(place, board),
+            Err(_) => self.drop_client(place),
+        }
+    }
+
+    /// Ends clients that took too long. Those that wait for others than themselves are no
+    /// slower than the answers before theirs.
+    fn end_overdue(&mut self) {
+        let now = now();
+        let overdue = self.clients.iter().filter(|(_, client)| match client.phase {
+            Phase::Asks | Phase::Reads => client.until <= now,
+            Phase::Waits(..) => false,
+        });
+        let overdue: Vec<_> = overdue.map(|(place, _)| *place).collect();
+        for place in overdue {
+            self.drop_client(place);
+        }
+    }
+
+    fn drop_client(&mut self, place: u8) {
+        // Its descriptor's end takes it from the poller.
+        drop(self.clients.remove(&place));
+    }
+
+    /// Tells the control thread when nobody is being answered any more. Who is connected and has
+    /// not asked by then is left to ask the process that takes over.
+    fn finish_rest(&mut self) {
+        let Some((since, RestNotice::Due)) = self.rest else { return };
+        let is_answered = self.clients.values().all(|client| client.phase == Phase::Asks);
+        if is_answered && (self.clients.is_empty() || now().since(since) >= GRACE) {
+            self.clients.clear();
+            self.rest = Some((since, RestNotice::Sent));
+            // The control thread may have given up.
+            let _late = self.rested.send(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

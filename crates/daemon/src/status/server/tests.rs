@@ -1,0 +1,250 @@
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::Shutdown,
+    os::{linux::net::SocketAddrExt as _, unix::net::SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+};
+
+use uxfrm_crypto::Backend;
+use uxfrm_engine::{Database, DropReason, Drops};
+use uxfrm_status::{
+    counters::CounterReport,
+    protocol::{LONGEST_REQUEST, StatusAnswer},
+};
+
+use super::*;
+use crate::{
+    config::Config,
+    status::{Makings, StatusThread, board::Post, identity},
+};
+
+/// For what has to come: a slow machine takes its time.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+static NAMES: AtomicU64 = AtomicU64::new(0);
+
+/// A status thread at a name of its own, and what its control thread needs.
+struct Site {
+    address: SocketAddr,
+    status: StatusThread,
+    poller: Poller,
+    drops: Arc<Drops>,
+    _database: Database,
+}
+
+impl Site {
+    fn new() -> Self {
+        let number = NAMES.fetch_add(1, Ordering::Relaxed);
+        let name = format!("uxfrm-test/status/{}/{number}", std::process::id());
+        let address = SocketAddr::from_abstract_name(name).unwrap();
+        let listener = UnixListener::bind_addr(&address).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let database = Database::new(Backend::Portable, 1);
+        let poller = Poller::new().unwrap();
+        let config = Config::parse("test", "").unwrap();
+        let makings = Makings {
+            published: database.published(),
+            identity: identity(std::path::Path::new("/etc/test.toml"), &config),
+            started: now(),
+            group: None,
+            control: poller.waker(),
+            listener,
+        };
+        let status = StatusThread::start(makings).unwrap();
+        Self { address, status, poller, drops: Arc::default(), _database: database }
+    }
+
+    fn connect(&self) -> UnixStream {
+        let client = UnixStream::connect_addr(&self.address).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        client.set_write_timeout(Some(PATIENCE)).unwrap();
+        client
+    }
+
+    fn post(drops: &Arc<Drops>) -> Post {
+        Post { drops: vec![Arc::clone(drops)], ..Post::default() }
+    }
+
+    /// Has a control thread post what is asked for until the returned one is dropped.
+    fn serve(self) -> Served {
+        let ends = Arc::new(AtomicBool::new(false));
+        let (address, drops) = (self.address.clone(), Arc::clone(&self.drops));
+        let waker = self.poller.waker();
+        let mut site = self;
+        let thread = thread::spawn({
+            let ends = Arc::clone(&ends);
+            move || {
+                while !ends.load(Ordering::Relaxed) {
+                    site.poller.wait(Some(PATIENCE)).unwrap();
+                    site.status.post_if_asked(|| Self::post(&site.drops));
+                    site.status.maintain();
+                }
+                site.status.stop();
+            }
+        });
+        Served { address, drops, waker, ends, thread: Some(thread) }
+    }
+}
+
+/// A site whose control thread runs.
+struct Served {
+    address: SocketAddr,
+    drops: Arc<Drops>,
+    waker: uxfrm_io::poll::Waker,
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Served {
+    fn connect(&self) -> UnixStream {
+        let client = UnixStream::connect_addr(&self.address).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        client.set_write_timeout(Some(PATIENCE)).unwrap();
+        client
+    }
+
+    fn counters(&self) -> CounterReport {
+        counters(&mut self.connect())
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        self.waker.wake();
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+fn ask(client: &mut UnixStream) {
+    client.write_all(&StatusRequest::Counters.to_line()).unwrap();
+}
+
+fn read(client: &UnixStream) -> StatusAnswer {
+    let mut line = Vec::new();
+    BufReader::new(client).read_until(b'\n', &mut line).unwrap();
+    StatusAnswer::from_line(&line).unwrap()
+}
+
+fn counters(client: &mut UnixStream) -> CounterReport {
+    ask(client);
+    match read(client) {
+        StatusAnswer::Counters(report) => report,
+        other @ (StatusAnswer::Status(_) | StatusAnswer::Refusal(_)) => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn answers_count_all_that_came_before_the_question() {
+    let site = Site::new().serve();
+    let mut client = site.connect();
+    for dropped in 1..20 {
+        site.drops.count(DropReason::InNoState);
+        for client in [&mut client, &mut site.connect()] {
+            let report = counters(client);
+            assert_eq!(report.reasons.of("in_no_state"), Some(dropped));
+            assert_eq!(report.kernel.of("XfrmInNoStates"), Some(dropped));
+            assert_eq!(report.age_seconds, 0);
+        }
+    }
+}
+
+#[test]
+fn requests_of_one_line_each_are_answered_in_order() {
+    let site = Site::new().serve();
+    let mut client = site.connect();
+    let status = StatusRequest::Status(uxfrm_status::gateway::StatusQuery::default());
+    let lines = [&StatusRequest::Counters.to_line()[..], b"?\n", &status.to_line()].concat();
+    client.write_all(lines.trim_ascii_end()).unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    let mut text = String::new();
+    client.read_to_string(&mut text).unwrap();
+    let answers: Vec<_> =
+        text.lines().map(|line| StatusAnswer::from_line(line.as_bytes()).unwrap()).collect();
+    let [StatusAnswer::Counters(_), StatusAnswer::Refusal(refusal), StatusAnswer::Status(status)] =
+        &answers[..]
+    else {
+        panic!("{answers:?}")
+    };
+    assert!(refusal.message.contains("no request"), "{refusal:?}");
+    assert_eq!(status.gateway.configuration, "/etc/test.toml");
+    assert_eq!((status.gateway.pid, status.totals.tunnels), (std::process::id(), 0));
+}
+
+#[test]
+fn hostile_clients_hold_up_nobody() {
+    let site = Site::new().serve();
+    // More than there are places, and silent.
+    let silent: Vec<_> = (0..200).map(|_| site.connect()).collect();
+    assert_eq!(site.counters().age_seconds, 0);
+    let mut hostile = Vec::new();
+    for at in 0..40 {
+        let mut client = site.connect();
+        client.set_nonblocking(true).unwrap();
+        // Garbage, an endless line, half a request, and one that asks without end and never reads.
+        let _full = match at % 4 {
+            0 => client.write_all(&[0xff; 5000]),
+            1 => client.write_all(&vec![b'x'; LONGEST_REQUEST + 1]),
+            2 => client.write_all(br#"{"version":1,"#),
+            _ => client.write_all(&StatusRequest::Counters.to_line().repeat(20_000)),
+        };
+        hostile.push(client);
+        assert_eq!(site.counters().age_seconds, 0, "after {at}");
+    }
+    let gone = |client: &UnixStream| {
+        client.set_nonblocking(true).unwrap();
+        matches!((&mut &*client).read(&mut [0]), Ok(0))
+    };
+    assert!(silent.iter().filter(|client| gone(client)).count() >= 136, "who asks goes first");
+}
+
+#[test]
+fn client_that_goes_while_it_is_answered_is_forgotten() {
+    let site = Site::new().serve();
+    for _ in 0..200 {
+        ask(&mut site.connect());
+    }
+    assert_eq!(site.counters().age_seconds, 0);
+}
+
+#[test]
+fn busy_control_thread_is_waited_for_and_then_done_without() {
+    let site = Site::new();
+    site.drops.count(DropReason::InReplay);
+    site.status.post(|| Site::post(&site.drops));
+    let mut client = site.connect();
+    // Nobody posts any more; workers' counters go on by themselves.
+    site.drops.count(DropReason::InReplay);
+    let report = counters(&mut client);
+    assert_eq!(report.reasons.of("in_replay"), Some(2));
+    assert!(report.age_seconds >= 2, "{}", report.age_seconds);
+    site.status.stop();
+}
+
+#[test]
+fn rest_answers_who_has_asked_and_leaves_others_for_later() {
+    let mut site = Site::new();
+    let mut asked = site.connect();
+    ask(&mut asked);
+    while !site.status.board().is_asked() {
+        site.poller.wait(Some(PATIENCE)).unwrap();
+    }
+    let quiet = site.connect();
+    site.status.rest(|| Site::post(&site.drops));
+    assert!(matches!(read(&asked), StatusAnswer::Counters(_)));
+    // Taken and not answered: it asks again; or not taken yet.
+    drop(quiet);
+    let mut later = site.connect();
+    ask(&mut later);
+    later.set_nonblocking(true).unwrap();
+    assert!((&later).read(&mut [0]).is_err(), "nobody answers while another process may");
+    later.set_nonblocking(false).unwrap();
+    site.status.resume();
+    let site = site.serve();
+    site.waker.wake();
+    assert!(matches!(read(&later), StatusAnswer::Counters(_)));
+}
