@@ -144,7 +144,7 @@ impl NicDrop {
             Self::RxEcn => DropReason::InEcn,
             Self::RxHardLimit => DropReason::InStateExpired,
             Self::RxPolicyBlock => DropReason::InPolicyBlock,
-            Self::RxPolicyMismatch => DropReason::InTemplateMismatch,
+            Self::RxPolicyMismatch => DropReason::InOtherState,
             Self::RxFlowRule => DropReason::InFlowRule,
         }
     }

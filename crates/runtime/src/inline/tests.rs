@@ -317,7 +317,7 @@ fn plain_packet_from_wire_is_dropped_where_policy_wants_esp() {
     let mut sites = Sites::new(&IpsecSetup::tunnel4());
     sites.bring_to_right(vec![datagram()]);
     assert!(sites.right.arrived().is_empty());
-    assert_eq!(sites.right.drops(DropReason::InTemplateMismatch), 1);
+    assert_eq!(sites.right.drops(DropReason::InUnprotected), 1);
 }
 
 #[test]
@@ -511,7 +511,8 @@ fn host_packets_are_left_and_martians_dropped() {
     sites.left.turn();
     assert!(sites.on_left_wire().is_empty());
     assert!(received(&mut sites.left.host, &mut sites.pool).is_empty());
-    assert_eq!(sites.left.drops(DropReason::ForwardMalformed), 3);
+    assert_eq!(sites.left.drops(DropReason::ForwardMartian), 2);
+    assert_eq!(sites.left.drops(DropReason::ForwardMalformed), 1);
 }
 
 #[test]

@@ -169,7 +169,7 @@ fn packet_for_missing_device_is_dropped() {
     let mut site = Site::new(OffloadKind::Packet);
     site.worker_loop.devices = None;
     assert!(site.turn(PortSide::Host, there()).is_empty());
-    assert_eq!(site.worker_loop.worker().drops().of(DropReason::PortRefused), 1);
+    assert_eq!(site.worker_loop.worker().drops().of(DropReason::OutDeviceGone), 1);
 }
 
 /// Far more packets than the device's ring holds, while its thread does not run.
