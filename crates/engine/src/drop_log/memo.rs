@@ -79,11 +79,9 @@ impl Memos {
         headers: &Headers,
         view: DropView<'_>,
     ) -> Option<PolicyMatch> {
-        let flow = headers.flow.as_ref()?;
+        let flow = headers.flow.as_ref().filter(|_| is_by_policy(reason))?;
         let direction = if reason.is_outbound() {
             Direction::Out
-        } else if !is_by_inbound_policy(reason) {
-            return None;
         } else if view.settings.addresses.holds(flow.destination) {
             Direction::In
         } else {
@@ -98,16 +96,30 @@ impl Memos {
     }
 }
 
-/// Whether an inbound policy decided to drop.
-const fn is_by_inbound_policy(reason: DropReason) -> bool {
-    matches!(
-        reason,
-        DropReason::InUnprotected
-            | DropReason::InOtherState
-            | DropReason::InPolicyBlock
-            | DropReason::InHeld
-            | DropReason::InDeviceUnmarked
-    )
+/// Whether a policy decided over the packet, to drop it or to protect it.
+const fn is_by_policy(reason: DropReason) -> bool {
+    match reason.is_outbound() {
+        false => matches!(
+            reason,
+            DropReason::InUnprotected
+                | DropReason::InOtherState
+                | DropReason::InPolicyBlock
+                | DropReason::InHeld
+                | DropReason::InDeviceUnmarked
+        ),
+        // Before the look-up, after the last policy has gone, or for another destination.
+        true => !matches!(
+            reason,
+            DropReason::OutMalformed
+                | DropReason::OutSuper
+                | DropReason::OutFragment
+                | DropReason::OutDefaultBlock
+                | DropReason::OutPolicyGone
+                | DropReason::OutUnprotected
+                | DropReason::OutQueueStands
+                | DropReason::OutPortFull
+        ),
+    }
 }
 
 const fn decider(reason: DropReason) -> Decider {

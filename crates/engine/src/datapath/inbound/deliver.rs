@@ -117,8 +117,7 @@ impl HostDelivery {
         let policies = self.policies.policies(rx.lookups.known[lookup as usize].verdict);
         let blocks = |entry: &&Arc<PolicyEntry>| entry.action() == Action::Block;
         let deciding = policies.iter().find(blocks).or_else(|| policies.first());
-        let policy = deciding.map(|entry| entry.index());
-        rx.drop_by_policy(place, policy, reason, ctx);
+        rx.drop_by_policy(place, deciding.map(|entry| &**entry), reason, ctx);
     }
 
     /// Whether packets of a flow that came by one SA alone are known to pass; starts to count them.

@@ -13,7 +13,7 @@ use super::slow::policy_lookups::PolicyLookups;
 use super::{META_AHEAD, SealedEsp, deliver, narrow};
 use crate::datapath::context::BatchContext;
 use crate::drop_log::{DropSite, SeenPacket};
-use crate::{Direction, DropReason, DropSubject, PolicyIndex, SaSubject};
+use crate::{Direction, DropReason, DropSubject, PolicyEntry, SaSubject};
 
 /// The packets of a batch, and the SAs, which outlive it.
 #[derive(Debug)]
@@ -166,12 +166,14 @@ impl RxBatch {
     pub(super) fn drop_by_policy(
         &mut self,
         place: usize,
-        policy: Option<PolicyIndex>,
+        policy: Option<&PolicyEntry>,
         reason: DropReason,
         ctx: &mut BatchContext<'_>,
     ) {
         let DropSite { packet, known } = self.site(place);
-        let known = DropSubject { policy, ..known };
+        let device = known.device.or_else(|| policy.and_then(PolicyEntry::device));
+        let policy = policy.map(PolicyEntry::index);
+        let known = DropSubject { policy, device, ..known };
         ctx.note_drop(1, reason, &DropSite { packet, known });
         self.items[place].fate = Fate::Gone;
     }
