@@ -60,12 +60,16 @@ impl DropLog {
             return;
         }
         self.counts.add(reason, packets);
-        let headers = site.packet.map(|packet| Headers::of(&packet, reason, view.settings));
-        let headers = headers.unwrap_or_default();
-        let subject = self.memos.subject(reason, site, &headers, view);
+        let read = || {
+            let headers = site.packet.map(|packet| Headers::of(&packet, reason, view.settings));
+            headers.unwrap_or_default()
+        };
+        let headers = memo::needs_headers(reason, site).then(read);
+        let subject = self.memos.subject(reason, site, &headers.unwrap_or_default(), view);
         self.tallies.add(reason, subject, packets);
         if let Some(packets) = self.budget.take(reason, packets, view.now) {
             let record = DropRecord::new(reason, packets, view.now);
+            let headers = headers.unwrap_or_else(read);
             self.records.put(record.at_site(site, subject, &headers));
         }
     }

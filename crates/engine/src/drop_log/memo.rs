@@ -96,6 +96,11 @@ impl Memos {
     }
 }
 
+/// Whether the headers tell more of whose the packet was than the site knows.
+pub(super) fn needs_headers(reason: DropReason, site: &DropSite<'_>) -> bool {
+    site.known.sa.is_none() || site.known.policy.is_none() && is_by_policy(reason)
+}
+
 /// Whether a policy decided over the packet, to drop it or to protect it.
 const fn is_by_policy(reason: DropReason) -> bool {
     match reason.is_outbound() {

@@ -7,6 +7,7 @@
 )]
 
 mod devices;
+mod forms;
 mod inbound;
 #[path = "../offload/nic.rs"]
 #[expect(dead_code, reason = "the tests of offload need more of it")]

@@ -515,6 +515,23 @@ fn host_packets_are_left_and_martians_dropped() {
     assert_eq!(sites.left.drops(DropReason::ForwardMalformed), 1);
 }
 
+/// A super-packet of TCP that is UDP. What is forwarded and dropped is recorded as in the engine.
+#[test]
+fn wrong_super_packet_is_dropped_and_recorded() {
+    let mut sites = Sites::new(&IpsecSetup::tunnel4());
+    let mut wrong = datagram();
+    wrong.segments = Segments::Tcp { mss: 1000 };
+    sites.left.send(vec![wrong]);
+    sites.left.turn();
+    let dropped = sites.left.drops(DropReason::ForwardSuper);
+    assert!(dropped > 0);
+    let [record] = &sites.left.worker_loop.worker().drop_records().take()[..] else { panic!() };
+    assert_eq!((record.reason, record.packets), (DropReason::ForwardSuper, dropped));
+    let flow = record.flow.unwrap();
+    assert_eq!((flow.source, flow.destination_port), ("10.1.0.2".parse().unwrap(), 9));
+    assert!(record.packet.is_some());
+}
+
 #[test]
 fn decrypted_packet_for_host_reaches_tun() {
     let mut sites = Sites::new(&IpsecSetup::tunnel4());
