@@ -200,7 +200,7 @@ def test_what_a_crash_left_goes_with_the_next_start(guard, network):
     association = CASES[0]
     network.protect(association.lines(HERE, THERE))
     network.here.kill()
-    for name, counter in (("old0", "in_template_mismatch"), ("mine", "mine")):
+    for name, counter in (("old0", "in_unprotected"), ("mine", "mine")):
         network.left.run("nft", f"add table inet uxfrm-{name}; add counter inet uxfrm-{name} {counter}")
     tables = network.left.run("nft", "list", "tables").split("table inet ")
     assert len(tables) == 1 + 3

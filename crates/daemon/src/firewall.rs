@@ -85,10 +85,10 @@ pub(crate) struct Firewall<F = Nftables> {
 
 /// Why the guard drops; each has a counter of its name in the table.
 const REASONS: [DropReason; 8] = [
-    DropReason::InTemplateMismatch,
+    DropReason::InUnprotected,
     DropReason::InPolicyBlock,
     DropReason::InHeld,
-    DropReason::InNoPolicy,
+    DropReason::InDefaultBlock,
     DropReason::OutUnprotected,
     DropReason::OutPolicyBlock,
     DropReason::OutHeld,

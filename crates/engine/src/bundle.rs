@@ -22,9 +22,9 @@ use crate::esp::encap_layout::EncapRoom;
 use crate::events::acquire::MissingSa;
 use crate::spd::policy::MAX_TEMPLATES;
 use crate::{
-    Attachment, DropReason, Family, FlowKey, Mark, Mode, Moment, OffloadOrder, OutboundQuery,
-    PolicyEntry, PolicyFlags, Sa, SaId, SaRequest, Settings, Snapshot, Spi, Template,
-    TemplateLevel, WireHeaders,
+    Attachment, DropReason, DropSubject, Family, FlowKey, Mark, Mode, Moment, OffloadOrder,
+    OutboundQuery, PolicyEntry, PolicyFlags, Sa, SaId, SaRequest, SaSubject, Settings, Snapshot,
+    Spi, Template, TemplateLevel, WireHeaders,
 };
 
 /// Upper bound of SAs per packet: those of a sub policy and a main policy.
@@ -192,6 +192,16 @@ impl Bundle {
         match version {
             Version::V4 => self.inner_mtu,
             Version::V6 => self.inner_mtu.max(ipv6::LEAST_MTU),
+        }
+    }
+
+    /// The outermost SA and the device, for packets that are dropped.
+    #[cold]
+    pub(crate) fn subject(&self) -> DropSubject {
+        DropSubject {
+            sa: self.layers.last().map(|layer| SaSubject::from(&*layer.sa)),
+            policy: None,
+            device: self.device.map(|device| device.device),
         }
     }
 

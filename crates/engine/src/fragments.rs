@@ -1,6 +1,6 @@
 //! Fragmentation and reassembly.
 
-mod datagram;
+pub(crate) mod datagram;
 pub(crate) mod origin;
 pub(crate) mod reassembly;
 pub(crate) mod split;

@@ -9,6 +9,7 @@ mod bundle;
 mod database;
 mod datapath;
 mod device;
+mod drop_log;
 mod drop_reason;
 mod ecn;
 mod error;
@@ -45,6 +46,9 @@ pub use device::contract::{
     DeviceMetadata, DeviceStatus, OffloadOrder, OffloadTask, OffloadedPacket, ReceivedPacket,
 };
 pub use device::control::{DeviceEvent, OffloadDevices};
+pub use drop_log::{DropRecord, DropRecords, DropSubject, EspEnds, PacketForm, PacketHead};
+pub use drop_log::{DropTallies, DropTally, SharedDropTallies};
+pub use drop_log::{HEAD_BYTES, MAX_TALLIES, RECORDS_KEPT};
 pub use drop_reason::{DropReason, XfrmCounter};
 pub use error::{DeviceRefusal, Error};
 pub use esp::encapsulator::{DecapResult, EncapPlan, EspEncapsulator, decapsulate};
@@ -75,6 +79,7 @@ pub use sa::replay_store::{ReplayKeeper, ReplayStore};
 pub use sa::request::SaRequest;
 pub use sa::sequence::{Sequence, SequenceBlock};
 pub use sa::shared_config::SharedSaConfig;
+pub use sa::subject::SaSubject;
 pub use sa::udp_encap::{UdpEncap, UdpEncapKind, UdpEncapProperties};
 pub use sa::usage::DeviceSaCounters;
 pub use sa::usage::{ChargeOutcome, Lifecycle, SaFailures, SaUsage};

@@ -18,6 +18,7 @@ pub mod replay_store;
 pub(crate) mod request;
 pub mod sequence;
 pub mod shared_config;
+pub mod subject;
 pub mod udp_encap;
 pub mod usage;
 pub(crate) mod validate;

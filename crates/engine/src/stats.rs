@@ -146,7 +146,7 @@ mod tests {
         two.add(DropReason::InNoState, 2);
         two.count(DropReason::InDummy);
         let mut counts = DropCounts::sum([&one, &two]);
-        counts.add(DropReason::InTemplateMismatch, 5);
+        counts.add(DropReason::InUnprotected, 5);
         let reasons = counts.reasons();
         assert!(reasons.contains("in_no_state             \t3\n"), "{reasons}");
         assert!(reasons.contains("in_dummy                \t1\n"), "{reasons}");

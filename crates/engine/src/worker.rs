@@ -8,15 +8,17 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use uxfrm_crypto::Crypter;
-use uxfrm_packet::{Batch, Pool};
+use uxfrm_packet::{Batch, PacketBuf, Pool};
 
 use crate::datapath::context::{BatchContext, Output, TrafficCounters};
 use crate::datapath::inbound::Inbound;
 use crate::datapath::outbound::{Outbound, WaitingPacket};
+use crate::drop_log::{DropLog, DropSite, DropView};
 use crate::settings::Settings;
 use crate::{
-    ByDirection, CacheStats, Direction, Drops, Event, HostView, Moment, Published, ReceivedPacket,
-    SharedCacheStats, Snapshot, StageWatch, min_path_mtu,
+    ByDirection, CacheStats, Direction, DropReason, DropRecords, Drops, Event, HostView, Moment,
+    Published, ReceivedPacket, SharedCacheStats, SharedDropTallies, Snapshot, StageWatch,
+    min_path_mtu,
 };
 
 /// One thread's engine.
@@ -44,7 +46,7 @@ pub struct Worker {
     settings: Settings,
     snapshots: arc_swap::Cache<Published, Arc<Snapshot>>,
     crypter: Crypter,
-    drops: Arc<Drops>,
+    drops: Box<DropLog>,
     cache_counts: Arc<SharedCacheStats>,
     outbound: Outbound,
     inbound: Inbound,
@@ -68,7 +70,7 @@ impl Worker {
             settings,
             snapshots: arc_swap::Cache::new(Arc::clone(published)),
             crypter: Crypter::new()?,
-            drops: Arc::new(Drops::default()),
+            drops: Box::default(),
             cache_counts: Arc::default(),
             host: None,
         })
@@ -135,12 +137,13 @@ impl Worker {
 
     /// Releases removed states with their keys. Every batch does; for a worker without traffic call
     /// it about once a second. Also releases removed policies, 4,096 entries per call, and
-    /// publishes the flow caches' statistics.
+    /// publishes the flow caches' statistics and the drops by subject.
     pub fn refresh(&mut self) {
         self.settle();
         let snapshot = self.snapshots.load();
         self.outbound.release_stale(snapshot);
         self.inbound.release_stale(snapshot);
+        self.drops.publish(snapshot);
         let (outbound, inbound) = (self.outbound.policies(), self.inbound.policies());
         let (outbound, inbound) = (outbound.stats_by_family(), inbound.stats_by_family());
         self.cache_counts.write(ByDirection { outbound, inbound });
@@ -207,7 +210,47 @@ impl Worker {
     /// Its drop counters, for statistics.
     #[must_use]
     pub fn drops(&self) -> Arc<Drops> {
-        Arc::clone(&self.drops)
+        Arc::clone(self.drops.counts())
+    }
+
+    /// Its records of dropped packets, for whoever collects them.
+    #[must_use]
+    pub fn drop_records(&self) -> Arc<DropRecords> {
+        Arc::clone(self.drops.records())
+    }
+
+    /// Its drops by subject as of the latest [`Worker::refresh`], for any thread.
+    #[must_use]
+    pub fn drop_tallies(&self) -> Arc<SharedDropTallies> {
+        Arc::clone(self.drops.published())
+    }
+
+    /// Counts and perhaps records a buffer of `packets` packets that the caller drops before or
+    /// after the engine had it. Not in [`TrafficCounters::dropped`].
+    #[cold]
+    pub fn note_dropped(
+        &mut self,
+        packet: &PacketBuf,
+        packets: u64,
+        reason: DropReason,
+        now: Moment,
+    ) {
+        self.note_drop(packets, reason, &DropSite::of(packet), now);
+    }
+
+    /// Like [`Worker::note_dropped`], where only the number is known.
+    #[inline]
+    pub fn count_dropped(&mut self, packets: u64, reason: DropReason, now: Moment) {
+        if packets > 0 {
+            self.note_drop(packets, reason, &DropSite::default(), now);
+        }
+    }
+
+    #[cold]
+    fn note_drop(&mut self, packets: u64, reason: DropReason, site: &DropSite<'_>, now: Moment) {
+        let Self { snapshots, drops, settings, .. } = self;
+        let snapshot = snapshots.load();
+        drops.note(packets, reason, site, DropView { snapshot, settings, now });
     }
 
     /// Outbound traffic so far.

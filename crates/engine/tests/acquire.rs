@@ -133,7 +133,7 @@ fn unanswered_acquire_drops_queued_packets() {
     assert_eq!((pair.left.reasons(), pair.left.worker.waiting()), (vec![], 3));
     pair.wait(Duration::from_millis(1));
     assert!(nudge(&mut pair.left).is_empty());
-    assert_eq!(pair.left.reasons(), [(DropReason::OutNoState, 3)]);
+    assert_eq!(pair.left.reasons(), [(DropReason::OutAcquireFailed, 3)]);
     pair.left.assert_packets_accounted();
     pair.left.outbound(vec![datagram(3)]);
     assert_eq!((pair.left.events.len(), pair.left.worker.waiting()), (2, 1), "asked again");
@@ -151,7 +151,7 @@ fn queue_timeout_is_larval_lifetime() {
     // A key manager gave up and deleted the larval SA.
     left.listen([]);
     nudge(&mut left);
-    assert_eq!(left.reasons(), [(DropReason::OutNoState, 1)]);
+    assert_eq!(left.reasons(), [(DropReason::OutAcquireFailed, 1)]);
     assert_eq!(left.events.len(), 1, "what is given up is not asked for by what was waiting");
 }
 
@@ -221,7 +221,7 @@ fn queued_packets_never_leave_plain() {
     left.outbound(vec![datagram(0)]);
     left.database.apply(left.now, |change| change.flush_policies(PolicyKind::Main));
     assert!(nudge(&mut left).is_empty());
-    assert_eq!(left.reasons(), [(DropReason::OutNoState, 1)]);
+    assert_eq!(left.reasons(), [(DropReason::OutPolicyGone, 1)]);
     assert_eq!(left.outbound(vec![datagram(0)]).0.len(), 1, "what comes later passes");
 }
 

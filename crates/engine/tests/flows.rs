@@ -79,7 +79,7 @@ fn cached_pass_ends_with_sa_or_policy_change() {
     assert_eq!(passes(&mut pair), 4);
     exchange(&mut pair, state(9, 17));
     assert_eq!(passes(&mut pair), 0);
-    assert_eq!(pair.right.drops(DropReason::InTemplateMismatch), 4);
+    assert_eq!(pair.right.drops(DropReason::InOtherState), 4);
 
     policy.templates[0].reqid = Reqid(9);
     let TestGatewayPair { right, .. } = &mut pair;

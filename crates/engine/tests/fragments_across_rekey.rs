@@ -118,5 +118,5 @@ fn template_with_spi_refuses_datagram_across_rekey() {
     pair.right.database.apply(now, |change| change.update_policy(policy)).unwrap();
     let next = setup.sa(PairDirection::LeftToRight, NEXT_SPI);
     assert!(across(&setup, &mut pair, next).is_empty());
-    assert_eq!(pair.right.reasons(), [(DropReason::InTemplateMismatch, 1)]);
+    assert_eq!(pair.right.reasons(), [(DropReason::InOtherState, 1)]);
 }

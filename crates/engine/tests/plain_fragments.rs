@@ -63,7 +63,7 @@ fn plain_fragments_are_refused_if_policy_may_match() {
                 });
                 let name = format!("{:x?}", fragment.bytes());
                 let again = PacketBuf::from_slice(fragment.bytes());
-                let refused = Err(DropReason::InTemplateMismatch);
+                let refused = Err(DropReason::InUnprotected);
                 assert_eq!(
                     inbound_outcome(forwarding(&setup, change), vec![fragment]),
                     refused,
@@ -102,7 +102,7 @@ fn plain_fragments_pass_without_refusing_policy() {
 #[test]
 fn protocol_policy_does_not_match_later_ipv6_fragment() {
     let setup = IpsecSetup::new(Mode::Tunnel, Family::V6, Family::V4);
-    let refused = Err(DropReason::InTemplateMismatch);
+    let refused = Err(DropReason::InUnprotected);
     for (number, expected) in [Ok(()), refused, refused].into_iter().enumerate() {
         let mut right = forwarding(&setup, |_| {});
         let mut first = setup.policy(Direction::Forward, PairDirection::LeftToRight);

@@ -43,7 +43,7 @@ fn right_with(direction: Direction, change: impl Fn(&mut Policy)) -> TestGateway
 #[test]
 fn template_is_satisfied_only_by_matching_sa() {
     type Transaction = fn(&mut Policy);
-    let refused = Err(DropReason::InTemplateMismatch);
+    let refused = Err(DropReason::InOtherState);
     let cases: [(&str, Transaction, Result<(), DropReason>); 14] = [
         ("as it is", |_| {}, Ok(())),
         ("any source", |p| p.templates[0].source = Family::V4.unspecified(), Ok(())),
@@ -80,7 +80,7 @@ fn template_is_satisfied_only_by_matching_sa() {
 
 #[test]
 fn plain_packet_under_protect_policy_is_dropped() {
-    let refused = Err(DropReason::InTemplateMismatch);
+    let refused = Err(DropReason::InUnprotected);
     for packet in [datagram, forwarded] {
         assert_eq!(
             inbound_outcome(TestGatewayPair::new(&IpsecSetup::tunnel4()).right, vec![packet()]),
@@ -119,7 +119,7 @@ fn tunnel_without_policy_is_refused() {
     assert!(closed.outbound(vec![datagram()]).0.is_empty());
     assert_eq!(closed.drops(DropReason::OutDefaultBlock), 1);
     assert!(closed.inbound(vec![datagram()]).is_empty());
-    assert_eq!(closed.drops(DropReason::InNoPolicy), 1);
+    assert_eq!(closed.drops(DropReason::InDefaultBlock), 1);
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn every_tunnel_needs_a_template() {
         state.reqid = Reqid(reqid);
         state
     };
-    let refused = Err(DropReason::InTemplateMismatch);
+    let refused = Err(DropReason::InOtherState);
     let cases: [(&[u32], _); 5] =
         [(&[1, 2], Ok(())), (&[1], refused), (&[2], refused), (&[2, 1], refused), (&[], refused)];
     for (asked, expected) in cases {
@@ -501,7 +501,7 @@ fn sa_needs_if_id_of_policy() {
     }
     pair.right.database.apply(pair.right.now, |change| change.update_sa(state(4))).unwrap();
     assert_eq!(arrives(&mut pair.right), 0);
-    assert_eq!(pair.right.reasons(), [(DropReason::InTemplateMismatch, 1)]);
+    assert_eq!(pair.right.reasons(), [(DropReason::InOtherState, 1)]);
 }
 
 /// One with the SPI of another, for another address of the gateway, is not what the policy asks
@@ -528,7 +528,7 @@ fn sas_of_one_spi_are_distinguished() {
         batch.extend(stranger.outbound((0..packets).map(|_| datagram()).collect()).0);
         assert_eq!(pair.right.inbound(batch).len(), packets);
     }
-    assert_eq!(pair.right.reasons(), [(DropReason::InTemplateMismatch, 24)]);
+    assert_eq!(pair.right.reasons(), [(DropReason::InOtherState, 24)]);
 }
 
 #[test]

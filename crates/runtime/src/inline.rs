@@ -367,10 +367,9 @@ impl InlineLoop {
         self.sealed = sealed;
     }
 
-    fn count_lost(&self, LostPackets { no_room, no_device }: LostPackets) {
-        let drops = self.worker.drops();
-        drops.add(DropReason::PortFull, no_room);
-        drops.add(DropReason::PortRefused, no_device);
+    fn count_lost(&mut self, LostPackets { no_room, no_device }: LostPackets) {
+        self.worker.count_dropped(no_room, DropReason::PortFull, self.now);
+        self.worker.count_dropped(no_device, DropReason::OutDeviceGone, self.now);
     }
 
     /// Forwards what passed the engine.
@@ -427,8 +426,8 @@ impl InlineLoop {
         let InlinePorts { host, protected, wire, sockets, .. } = &mut self.ports;
         let queues = protected.0.lost() + wire.0.lost();
         let lost = queues + sockets.iter_mut().map(|socket| socket.overflowed()).sum::<u64>();
-        self.worker.drops().add(DropReason::InPortFull, lost);
-        self.worker.drops().add(DropReason::OutPortFull, host.overflowed());
+        self.worker.count_dropped(lost, DropReason::InPortFull, now);
+        self.worker.count_dropped(host.overflowed(), DropReason::OutPortFull, now);
         self.worker.refresh();
         self.inbound();
     }
@@ -449,10 +448,11 @@ impl InlineLoop {
         }
         let refused = total.refused;
         if refused.packets() > 0 {
-            let drops = self.worker.drops();
-            drops.add(DropReason::PortFull, refused.busy);
-            drops.add(DropReason::PortTooBig, refused.too_big);
-            drops.add(DropReason::PortRefused, refused.unsupported + refused.failed);
+            let (worker, now) = (&mut self.worker, self.now);
+            worker.count_dropped(refused.busy, DropReason::PortFull, now);
+            worker.count_dropped(refused.too_big, DropReason::PortTooBig, now);
+            let others = refused.unsupported + refused.failed;
+            worker.count_dropped(others, DropReason::PortRefused, now);
         }
         self.next_hops.wake_resolver();
     }

@@ -266,10 +266,10 @@ impl WorkerLoop {
     }
 
     /// Counts a packet dropped as a congestion signal.
-    fn count_signalled(&self, told: Option<CongestionSignal>, reason: DropReason) {
+    fn count_signalled(&mut self, told: Option<CongestionSignal>, reason: DropReason) {
         match told {
             Some(CongestionSignal::ByShortening | CongestionSignal::ByLoss) => {
-                self.worker.drops().add(reason, 1)
+                self.worker.count_dropped(1, reason, now());
             }
             Some(CongestionSignal::ByMark) | None => {}
         }
@@ -337,8 +337,8 @@ impl WorkerLoop {
             return;
         }
         self.last_periodic = now;
-        self.worker.drops().add(DropReason::InPortFull, self.wire.lost());
-        self.worker.drops().add(DropReason::OutPortFull, self.host.overflowed());
+        self.worker.count_dropped(self.wire.lost(), DropReason::InPortFull, now);
+        self.worker.count_dropped(self.host.overflowed(), DropReason::OutPortFull, now);
         self.worker.refresh();
         self.worker.inbound(&mut self.batch, now, &mut self.pool, &mut self.out);
         self.deliver();
@@ -380,20 +380,24 @@ impl WorkerLoop {
         self.count_lost(lost);
     }
 
-    fn count_lost(&self, LostPackets { no_room, no_device }: LostPackets) {
-        let drops = self.worker.drops();
-        drops.add(DropReason::PortFull, no_room);
-        drops.add(DropReason::PortRefused, no_device);
+    fn count_lost(&mut self, LostPackets { no_room, no_device }: LostPackets) {
+        if no_room + no_device > 0 {
+            self.worker.count_dropped(no_room, DropReason::PortFull, now());
+            self.worker.count_dropped(no_device, DropReason::OutDeviceGone, now());
+        }
     }
 
     fn count(&mut self, refused: &RefusedPacket) {
         if let Some(PathMtu { to, mtu }) = refused.path {
             self.worker.learn_path_mtu(to, mtu, &mut self.out.events);
         }
-        let drops = self.worker.drops();
-        drops.add(DropReason::PortFull, refused.busy);
-        drops.add(DropReason::PortTooBig, refused.too_big);
-        drops.add(DropReason::PortRefused, refused.unsupported + refused.failed);
+        if refused.packets() > 0 {
+            let (worker, now) = (&mut self.worker, now());
+            worker.count_dropped(refused.busy, DropReason::PortFull, now);
+            worker.count_dropped(refused.too_big, DropReason::PortTooBig, now);
+            let others = refused.unsupported + refused.failed;
+            worker.count_dropped(others, DropReason::PortRefused, now);
+        }
     }
 }
 

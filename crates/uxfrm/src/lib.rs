@@ -79,7 +79,8 @@
 //! - **Events**: [`Output::events`], each to be given to [`Database::observe`]; soft and hard
 //!   lifetimes, acquires, a peer's new address, narrow paths.
 //! - **Drops**: each under one [`DropReason`] ([`Worker::drops`]), and accounts that add up:
-//!   [`TrafficCounters`].
+//!   [`TrafficCounters`]. By state, policy and device: [`Worker::drop_tallies`]; samples with flow
+//!   and first bytes: [`Worker::drop_records`].
 //! - **NAT keepalives** to send: [`Database::take_keepalives`].
 //!
 //! # You store sequence numbers

@@ -31,6 +31,7 @@ const HOUSES: &[House] = &[
             &["device", "sad", "flow_cache"],
             &["settings", "events"],
             &["snapshot", "esp"],
+            &["drop_log"],
             &["bundle"],
             &["datapath"],
             &["database", "worker", "explain"],

@@ -54,7 +54,7 @@ pub(super) fn refusal(policy: &Policy) -> Option<DropReason> {
     };
     let [block, protect, held] = match policy.direction {
         Direction::In | Direction::Forward => {
-            [DropReason::InPolicyBlock, DropReason::InTemplateMismatch, DropReason::InHeld]
+            [DropReason::InPolicyBlock, DropReason::InUnprotected, DropReason::InHeld]
         }
         Direction::Out => {
             [DropReason::OutPolicyBlock, DropReason::OutUnprotected, DropReason::OutHeld]

@@ -48,7 +48,7 @@ fn undecided() -> [Rule; 2] {
 /// Why what no policy is for is dropped, where the default is to block.
 const fn default_reason(direction: Direction) -> DropReason {
     match direction {
-        Direction::In | Direction::Forward => DropReason::InNoPolicy,
+        Direction::In | Direction::Forward => DropReason::InDefaultBlock,
         Direction::Out => DropReason::OutDefaultBlock,
     }
 }

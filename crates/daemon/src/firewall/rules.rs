@@ -50,7 +50,7 @@ pub(super) fn table(
 pub(super) fn closed(context: &RulesetContext) -> Table {
     let of_guard = first(context).flat_map(|(part, hook, first)| {
         let reason = match part.direction() {
-            Direction::In | Direction::Forward => DropReason::InTemplateMismatch,
+            Direction::In | Direction::Forward => DropReason::InUnprotected,
             Direction::Out => DropReason::OutUnprotected,
         };
         let [main, sub] = inner(part, [Vec::new(), vec![drop(Vec::new(), reason)]]);

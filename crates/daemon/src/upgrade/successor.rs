@@ -173,9 +173,11 @@ impl Successor {
     /// What the predecessor dropped.
     pub(crate) fn drops(&self) -> Arc<Drops> {
         let drops = Drops::default();
-        for reason in DropReason::ALL {
-            let count = self.manifest.drops.get(reason.as_str()).copied().unwrap_or(0);
-            drops.add(*reason, count);
+        for (name, count) in &self.manifest.drops {
+            // An older release may have had another name, a newer one more reasons.
+            if let Some(reason) = DropReason::named(name) {
+                drops.add(reason, *count);
+            }
         }
         Arc::new(drops)
     }

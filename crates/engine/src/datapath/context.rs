@@ -3,8 +3,9 @@
 use uxfrm_crypto::Crypter;
 use uxfrm_packet::{Batch, PacketBuf, Pool};
 
+use crate::drop_log::{DropLog, DropSite, DropView, EspAround, SeenPacket};
 use crate::settings::Settings;
-use crate::{DropReason, Drops, Event, Moment, OffloadedPacket, Snapshot};
+use crate::{DropReason, DropSubject, Event, Moment, OffloadedPacket, Sa, Snapshot};
 
 /// Output of [`Worker::outbound`](crate::Worker::outbound) or
 /// [`Worker::inbound`](crate::Worker::inbound). Reused from batch to batch: the caller drains it.
@@ -65,7 +66,7 @@ pub(crate) struct BatchContext<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) snapshot: &'a Snapshot,
     pub(crate) crypter: &'a mut Crypter,
-    pub(crate) drops: &'a Drops,
+    pub(crate) drops: &'a mut DropLog,
     pub(crate) now: Moment,
     pub(crate) pool: &'a mut Pool,
     pub(crate) out: &'a mut Output,
@@ -74,15 +75,52 @@ pub(crate) struct BatchContext<'a> {
 }
 
 impl BatchContext<'_> {
-    /// Counts `packets` packets as dropped.
-    pub(crate) fn count_drop(&mut self, packets: u64, reason: DropReason) {
-        self.drops.add(reason, packets);
+    /// Counts `packets` packets as dropped; `site` is what is known of one of them.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn note_drop(&mut self, packets: u64, reason: DropReason, site: &DropSite<'_>) {
         self.traffic.dropped += packets;
+        let Self { snapshot, settings, now, .. } = *self;
+        self.drops.note(packets, reason, site, DropView { snapshot, settings, now });
     }
 
     /// Drops a buffer with `count` packets.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn discard(&mut self, packet: PacketBuf, count: usize, reason: DropReason) {
-        self.count_drop(count as u64, reason);
+        self.note_drop(count as u64, reason, &DropSite::of(&packet));
+        self.pool.give(packet);
+    }
+
+    /// Drops a buffer with `count` packets, for somebody who is known.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn discard_of(
+        &mut self,
+        packet: PacketBuf,
+        count: usize,
+        reason: DropReason,
+        known: DropSubject,
+    ) {
+        self.note_drop(count as u64, reason, &DropSite { known, ..DropSite::of(&packet) });
+        self.pool.give(packet);
+    }
+
+    /// Drops a packet of an SA.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn discard_of_sa(&mut self, packet: PacketBuf, sa: &Sa, reason: DropReason) {
+        self.note_drop(1, reason, &DropSite::of(&packet).by_sa(sa));
+        self.pool.give(packet);
+    }
+
+    /// Drops a packet that could not be sealed; its headers may be written already.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn discard_unsealed(&mut self, packet: PacketBuf) {
+        let seen = SeenPacket { wrapping: EspAround::Sealed, ..SeenPacket::of(&packet) };
+        let site = DropSite { packet: Some(seen), ..DropSite::default() };
+        self.note_drop(1, DropReason::OutCrypto, &site);
         self.pool.give(packet);
     }
 

@@ -371,9 +371,10 @@ impl Outbound {
         let plan = segment_plan(&packet);
         let count = plan.as_ref().ok().and_then(Option::as_ref).map_or(1, SegmentPlan::count);
         ctx.traffic.count_received(count as u64, packet.len() as u64);
-        let (Ok(plan), Some((summary, flow))) = (plan, summary) else {
+        let Some((summary, flow)) = summary else {
             return ctx.discard(packet, count, DropReason::OutMalformed);
         };
+        let Ok(plan) = plan else { return ctx.discard(packet, count, DropReason::OutSuper) };
         packet.trim(summary.total_len as usize);
         let packets = u32::try_from(count).unwrap_or(u32::MAX);
         self.decider.policies.count(known.verdict, packets, packet.len() as u64);
@@ -431,7 +432,7 @@ impl Outbound {
         let action = match self.decider.look_up_again(&flow, &mut self.tx.cache, ctx) {
             // The policy was removed or changed meanwhile. A packet that was to be protected never
             // leaves in plaintext (`xfrm_policy_kill`).
-            TxAction::Pass => TxAction::Drop(DropReason::OutNoState),
+            TxAction::Pass => TxAction::Drop(DropReason::OutPolicyGone),
             other @ (TxAction::Drop(_) | TxAction::Bundle(_) | TxAction::Wait) => other,
         };
         let summary = PacketSummary::of(&ip);

@@ -139,7 +139,7 @@ fn check_policies(policies: &PolicyExplanation, path: &SecPath<'_>) -> Result<()
     let deciding = &policies.deciding;
     if deciding.is_empty() {
         let must_match = policies.default == Action::Block || policy_check::has_tunnel(path);
-        return if must_match { Err(DropReason::InNoPolicy) } else { Ok(()) };
+        return if must_match { Err(policy_check::no_policy_reason(path)) } else { Ok(()) };
     }
     let mut blocks = deciding.iter().filter(|entry| entry.action() == Action::Block).peekable();
     if blocks.peek().is_some() {

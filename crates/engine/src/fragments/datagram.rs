@@ -10,7 +10,7 @@ use zerocopy::FromBytes as _;
 
 use super::origin::SaSeqs;
 use super::reassembly::Reassembled;
-use crate::Moment;
+use crate::{Moment, SaSubject};
 
 /// Fragments per datagram: 64 KiB in fragments of 552 bytes.
 pub(super) const MAX_FRAGMENTS: usize = 120;
@@ -53,6 +53,16 @@ pub(super) struct PlainFragment {
     next_header_at: usize,
     ecn: Ecn,
     packet: PacketBuf,
+    /// The SA that it came by last.
+    by: Option<SaSubject>,
+}
+
+/// A fragment that is given up.
+#[derive(Debug)]
+pub(crate) struct LostFragment {
+    pub(crate) packet: PacketBuf,
+    /// The SA that it came by last.
+    pub(crate) by: Option<SaSubject>,
 }
 
 pub(super) enum InsertResult {
@@ -78,13 +88,17 @@ impl PartialDatagram {
         self.pieces.len() as u64
     }
 
-    pub(super) fn insert(&mut self, piece: PlainFragment, pool: &mut Pool) -> InsertResult {
+    pub(super) fn insert(
+        &mut self,
+        piece: PlainFragment,
+        lost: &mut Vec<LostFragment>,
+    ) -> InsertResult {
         let (start, end) = (piece.offset, piece.offset + piece.len);
         let place = self.pieces.partition_point(|other| other.offset < start);
         if let Some(same) = self.pieces.get(place)
             && (same.offset, same.len) == (start, piece.len)
         {
-            pool.give(piece.packet);
+            lost.push(piece.lost());
             return InsertResult::Duplicate;
         }
         let before = place.checked_sub(1).map_or(0, |at| self.pieces[at].end());
@@ -94,7 +108,7 @@ impl PartialDatagram {
         let contradicts = self.total.is_some_and(|known| piece.is_last && known != end)
             || total.is_some_and(|total| longest > total);
         if start < before || end > after || contradicts || self.pieces.len() == MAX_FRAGMENTS {
-            pool.give(piece.packet);
+            lost.push(piece.lost());
             return InsertResult::Conflict;
         }
         self.total = total;
@@ -109,17 +123,18 @@ impl PartialDatagram {
     }
 
     /// Assembles a complete datagram.
-    pub(super) fn join(mut self, pool: &mut Pool) -> Reassembled {
+    pub(super) fn join(mut self, lost: &mut Vec<LostFragment>, pool: &mut Pool) -> Reassembled {
         let pieces = self.pieces.len() as u64;
         let longest = self.pieces.iter().map(|piece| piece.packet.len()).max().unwrap_or(0);
         let Some(mut packet) = self.assemble(pool) else {
-            return Reassembled::Aborted { pieces: self.give_up(pool) };
+            self.give_up(lost);
+            return Reassembled::Refused;
         };
         if let Some(first) = self.pieces.first_mut() {
             (packet.mark, packet.if_id) = (first.packet.mark, first.packet.if_id);
         }
         let spans_rekey = self.spans_rekey;
-        self.give_up(pool);
+        self.pieces.into_iter().for_each(|piece| pool.give(piece.packet));
         Reassembled::Whole { packet, pieces, longest, spans_rekey }
     }
 
@@ -168,11 +183,10 @@ impl PartialDatagram {
         }
     }
 
-    pub(super) fn give_up(self, pool: &mut Pool) -> u64 {
+    /// Gives up all fragments; returns how many.
+    pub(super) fn give_up(self, lost: &mut Vec<LostFragment>) -> u64 {
         let count = self.pieces.len() as u64;
-        for piece in self.pieces {
-            pool.give(piece.packet);
-        }
+        lost.extend(self.pieces.into_iter().map(PlainFragment::lost));
         count
     }
 }
@@ -182,8 +196,16 @@ impl PlainFragment {
         self.offset + self.len
     }
 
-    /// Parses a fragment; returns the packet if it is none.
-    pub(super) fn of(packet: PacketBuf, ip: &IpPacket) -> Result<(Key, Self), PacketBuf> {
+    fn lost(self) -> LostFragment {
+        LostFragment { packet: self.packet, by: self.by }
+    }
+
+    /// Parses a fragment that came by an SA; returns the packet if it is none.
+    pub(super) fn of(
+        packet: PacketBuf,
+        ip: &IpPacket,
+        by: Option<SaSubject>,
+    ) -> Result<(Key, Self), PacketBuf> {
         let (ident, offset, is_last) = match ip.fragment {
             Fragment::First { id, more } => (id, 0, !more),
             Fragment::Later { id, more, offset } => (id, usize::from(offset), !more),
@@ -208,7 +230,7 @@ impl PlainFragment {
         let (source, destination) = (ip.source, ip.destination);
         let key = Key { source, destination, ident, protocol };
         let ecn = ip.ecn();
-        Ok((key, Self { offset, head, body, len, is_last, next_header_at, ecn, packet }))
+        Ok((key, Self { offset, head, body, len, is_last, next_header_at, ecn, packet, by }))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::ids::MAX_DEPTH;
-use crate::{DeviceId, IfId, Mark, Mode, Reqid, Sa, SaProtocol, Selector, UdpEncap};
+use crate::{DeviceId, IfId, Mark, Mode, Reqid, Sa, SaProtocol, SaSubject, Selector, UdpEncap};
 use uxfrm_crypto::Transform;
 
 /// Insertion sequence numbers of the SAs that a fragment came by, outermost first; 0 for none.
@@ -18,6 +18,8 @@ pub(crate) struct FragmentOrigin {
     pub(super) kin: Vec<SaFamily>,
     /// Which SAs of the family.
     pub(super) insertion_seqs: SaSeqs,
+    /// The innermost of them.
+    pub(super) last: Option<SaSubject>,
 }
 
 /// Properties that an SA shares with its successor after a rekey: the same peer, policy and filter
@@ -97,6 +99,7 @@ impl<'a> FromIterator<&'a Sa> for FragmentOrigin {
         for (insertion_seq, sa) in origin.insertion_seqs.iter_mut().zip(states) {
             *insertion_seq = sa.insertion_seq();
             origin.kin.push(SaFamily::of(sa));
+            origin.last = Some(sa.into());
         }
         origin
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use uxfrm_packet::{IpPacket, PacketBuf, Pool, SizeClass};
 
-use super::datagram::{InsertResult, Key, PartialDatagram, PlainFragment};
+use super::datagram::{InsertResult, Key, LostFragment, PartialDatagram, PlainFragment};
 use super::origin::{FragmentOrigin, SaFamily};
 use crate::Moment;
 
@@ -42,6 +42,8 @@ pub(crate) struct Reassembly {
     room: usize,
     /// Time of the oldest first fragment.
     oldest: Option<Moment>,
+    /// Fragments given up and not yet taken by the caller.
+    lost: Vec<LostFragment>,
     #[cfg(test)]
     looked_at: u64,
 }
@@ -63,10 +65,8 @@ pub(crate) enum Reassembled {
     /// It completed a datagram of so many `pieces`; the longest fragment had `longest` bytes.
     /// `spans_rekey`: some came by an SA and some by its successor.
     Whole { packet: PacketBuf, pieces: u64, longest: usize, spans_rekey: bool },
-    /// It was refused, alone.
+    /// It was refused, alone or with its datagram.
     Refused,
-    /// It was refused together with its datagram: so many fragments in all.
-    Aborted { pieces: u64 },
 }
 
 impl Reassembly {
@@ -82,27 +82,33 @@ impl Reassembly {
         self.datagrams
     }
 
-    /// Drops datagrams after the time-out; returns how many fragments they had.
+    /// Takes the fragments that were given up, to be counted as dropped.
     #[inline]
-    pub(crate) fn expire(&mut self, now: Moment, pool: &mut Pool) -> u64 {
+    pub(crate) fn take_lost(&mut self) -> Vec<LostFragment> {
+        std::mem::take(&mut self.lost)
+    }
+
+    /// Gives up datagrams after the time-out; returns how many fragments they had.
+    #[inline]
+    pub(crate) fn expire(&mut self, now: Moment) -> u64 {
         match self.oldest {
-            Some(oldest) if now.since(oldest) >= REASSEMBLY_TIMEOUT => self.expire_some(now, pool),
+            Some(oldest) if now.since(oldest) >= REASSEMBLY_TIMEOUT => self.expire_some(now),
             Some(_) | None => 0,
         }
     }
 
     #[cold]
-    fn expire_some(&mut self, now: Moment, pool: &mut Pool) -> u64 {
+    fn expire_some(&mut self, now: Moment) -> u64 {
         let mut late = 0;
         while let Some((since, place)) = self.ages.first().copied()
             && now.since(since) >= REASSEMBLY_TIMEOUT
         {
-            late += self.drop_oldest(place, pool);
+            late += self.drop_oldest(place);
         }
         late
     }
 
-    /// Adds a fragment; also returns how many others were evicted.
+    /// Adds a fragment. What is refused or evicted is to be [taken](Self::take_lost).
     pub(crate) fn add(
         &mut self,
         packet: PacketBuf,
@@ -110,57 +116,52 @@ impl Reassembly {
         origin: &FragmentOrigin,
         now: Moment,
         pool: &mut Pool,
-    ) -> (Reassembled, u64) {
-        let (key, piece) = match PlainFragment::of(fitted(packet, pool), ip) {
+    ) -> Reassembled {
+        let (key, piece) = match PlainFragment::of(fitted(packet, pool), ip, origin.last) {
             Ok(parts) => parts,
             Err(packet) => {
-                pool.give(packet);
-                return (Reassembled::Refused, 0);
+                self.lost.push(LostFragment { packet, by: origin.last });
+                return Reassembled::Refused;
             }
         };
-        let (mut datagram, seat, mut evicted) = self.take(key, origin, now, pool);
+        let (mut datagram, seat) = self.take(key, origin, now);
         datagram.note(origin.insertion_seqs);
-        let outcome = match datagram.insert(piece, pool) {
-            // Plus the refused fragment itself.
-            InsertResult::Conflict => Reassembled::Aborted { pieces: datagram.give_up(pool) + 1 },
-            InsertResult::Complete => datagram.join(pool),
+        match datagram.insert(piece, &mut self.lost) {
+            InsertResult::Conflict => {
+                datagram.give_up(&mut self.lost);
+                Reassembled::Refused
+            }
+            InsertResult::Complete => datagram.join(&mut self.lost, pool),
             InsertResult::Duplicate => {
                 self.put(origin, seat, datagram);
                 Reassembled::Refused
             }
             InsertResult::Incomplete => {
                 let place = self.put(origin, seat, datagram);
-                evicted += self.make_room(place, pool);
+                self.make_room(place);
                 Reassembled::Held
             }
-        };
-        (outcome, evicted)
+        }
     }
 
     /// Removes the fragment's datagram from its queue, with its position there, or creates one.
-    /// Returns how many fragments were evicted.
-    fn take(
-        &mut self,
-        key: Key,
-        origin: &FragmentOrigin,
-        now: Moment,
-        pool: &mut Pool,
-    ) -> (PartialDatagram, usize, u64) {
+    fn take(&mut self, key: Key, origin: &FragmentOrigin, now: Moment) -> (PartialDatagram, usize) {
         let place = self.places.get(&origin.kin).copied();
         let shelf = place.and_then(|place| Some((place, self.queues.get(&place)?)));
         let new = PartialDatagram::new(key, now, origin.insertion_seqs);
-        let Some((place, shelf)) = shelf else { return (new, 0, 0) };
+        let Some((place, shelf)) = shelf else { return (new, 0) };
         let (waiting, known) =
             (shelf.waiting.len(), shelf.waiting.iter().position(|other| other.key == key));
         if let Some(seat) = known
             && let Some(datagram) = self.remove(place, seat)
         {
-            return (datagram, seat, 0);
+            return (datagram, seat);
         }
-        match waiting >= MAX_DATAGRAMS {
-            true => (new, waiting - 1, self.drop_oldest(place, pool)),
-            false => (new, waiting, 0),
+        if waiting < MAX_DATAGRAMS {
+            return (new, waiting);
         }
+        self.drop_oldest(place);
+        (new, waiting - 1)
     }
 
     /// Puts a datagram back; returns its queue.
@@ -220,23 +221,22 @@ impl Reassembly {
         Some(changed)
     }
 
-    /// Drops a queue's oldest datagram; returns how many fragments it had.
-    fn drop_oldest(&mut self, place: u64, pool: &mut Pool) -> u64 {
-        self.remove(place, 0).map_or(0, |datagram| datagram.give_up(pool))
+    /// Gives up a queue's oldest datagram; returns how many fragments it had.
+    fn drop_oldest(&mut self, place: u64) -> u64 {
+        let oldest = self.remove(place, 0);
+        oldest.map_or(0, |datagram| datagram.give_up(&mut self.lost))
     }
 
     /// Evicts a queue's oldest datagrams, but not the last one, until the limit holds; then those
     /// of the largest queue.
-    fn make_room(&mut self, place: u64, pool: &mut Pool) -> u64 {
-        let mut evicted = 0;
+    fn make_room(&mut self, place: u64) {
         while self.queues.get(&place).is_some_and(OriginQueue::is_over) {
-            evicted += self.drop_oldest(place, pool);
+            self.drop_oldest(place);
         }
         while self.room > MAX_TOTAL_BYTES {
             let Some((_, fullest)) = self.by_bytes.last().copied() else { break };
-            evicted += self.drop_oldest(fullest, pool);
+            self.drop_oldest(fullest);
         }
-        evicted
     }
 }
 

@@ -207,7 +207,7 @@ fn inbound_packet_meets_its_state_and_policies() {
     assert_eq!(near[0].misfits, [StateMisfit::Spi], "another SPI between the same ends");
 
     let plain = explain(&right, None, &there());
-    assert_eq!(plain.outcome, InboundOutcome::Dropped(DropReason::InTemplateMismatch));
+    assert_eq!(plain.outcome, InboundOutcome::Dropped(DropReason::InUnprotected));
     assert!(plain.templates[0].misfits.is_none());
 }
 

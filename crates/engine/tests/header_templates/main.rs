@@ -351,7 +351,7 @@ fn any_field_difference_leaves_fast_path() {
     let twists: [(&str, Option<DropReason>, Twist); 14] = [
         ("nothing", None, |_, _| {}),
         ("outer SPI", Some(DropReason::InNoState), |_, packet| packet.bytes_mut()[23] = 0x77),
-        ("outer checksum", Some(DropReason::InMalformed), |_, packet| packet.bytes_mut()[10] ^= 1),
+        ("outer checksum", Some(DropReason::InChecksum), |_, packet| packet.bytes_mut()[10] ^= 1),
         ("outer length", Some(DropReason::InMalformed), |_, packet| packet.trim(packet.len() - 1)),
         ("outer TTL", None, |_, packet| {
             packet.bytes_mut()[8] = 9;
@@ -367,7 +367,9 @@ fn any_field_difference_leaves_fast_path() {
         }),
         ("mark", Some(DropReason::InPolicyBlock), |_, packet| packet.mark = 7),
         ("if_id", Some(DropReason::InPolicyBlock), |_, packet| packet.if_id = 9),
-        ("inner checksum", Some(DropReason::InMalformed), |_, packet| packet.bytes_mut()[38] ^= 1),
+        ("inner checksum", Some(DropReason::InInnerChecksum), |_, packet| {
+            packet.bytes_mut()[38] ^= 1
+        }),
         ("inner source", Some(DropReason::InNoPolicy), |_, packet| {
             packet.bytes_mut()[40] = 99;
             ipv4::fill_checksum(&mut packet.bytes_mut()[28..]).unwrap();
@@ -521,7 +523,7 @@ fn nested_layer_with_same_headers_is_decapsulated() {
         assert_eq!(three.take(batch, "layers").len(), 3);
     }
     // No policy has more than one template.
-    let reasons = [(DropReason::InTooDeep, 3), (DropReason::InTemplateMismatch, 6)];
+    let reasons = [(DropReason::InTooDeep, 3), (DropReason::InOtherState, 6)];
     assert_eq!(reasons.map(|(reason, _)| (reason, three.together.drops(reason))), reasons);
 }
 

@@ -433,12 +433,12 @@ fn malformed_inner_packets_affect_no_others() {
     let mut seen = BTreeSet::new();
     shapes().iter().for_each(|shape| each_as_alone(shape, &mut seen));
     let known = [
-        DropReason::InMalformed,
         DropReason::InRunt,
         DropReason::InNoState,
         DropReason::InPadding,
         DropReason::InDummy,
         DropReason::InInnerMalformed,
+        DropReason::InInnerChecksum,
         DropReason::InModeMismatch,
         DropReason::InFragment,
     ];

@@ -274,10 +274,10 @@ impl World {
         let has_tunnel = |path: &[&State]| path.iter().any(|state| state.mode == Mode::Tunnel);
         let Some(policy) = matching.min_by_key(|policy| policy.priority.0) else {
             let default = if is_own { self.defaults.inbound } else { self.defaults.forward };
-            return if default == Action::Block || has_tunnel(&path) {
-                Err(DropReason::InNoPolicy)
-            } else {
-                Ok(())
+            return match has_tunnel(&path) {
+                true => Err(DropReason::InNoPolicy),
+                false if default == Action::Block => Err(DropReason::InDefaultBlock),
+                false => Ok(()),
             };
         };
         if policy.action == Action::Block {
@@ -309,10 +309,11 @@ impl World {
             match found {
                 Some(after) => next = after,
                 None if optional => {}
-                None => return Err(DropReason::InTemplateMismatch),
+                None if path.is_empty() => return Err(DropReason::InUnprotected),
+                None => return Err(DropReason::InOtherState),
             }
         }
-        if has_tunnel(&path[next..]) { Err(DropReason::InTemplateMismatch) } else { Ok(()) }
+        if has_tunnel(&path[next..]) { Err(DropReason::InOtherState) } else { Ok(()) }
     }
 }
 
@@ -434,5 +435,5 @@ fn fast_paths_agree_with_slow_check() {
                 .for_each(|(reason, count)| *reached.entry(reason).or_default() += count);
         }
     }
-    assert!(reached.len() == 6 && passed > 50_000, "{passed} {reached:?}");
+    assert!(reached.len() == 8 && passed > 50_000, "{passed} {reached:?}");
 }

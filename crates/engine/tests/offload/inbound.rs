@@ -199,14 +199,14 @@ fn marked_sa_must_satisfy_policy_and_selector() {
         panic!("three states");
     };
     let mark = |handle| Some(mark(PACKET, handle));
-    let mismatch = Err(DropReason::InTemplateMismatch);
+    let mismatch = Err(DropReason::InOtherState);
     assert_eq!(fate(&mut right, datagram(), mark(other)), mismatch);
     assert_eq!(fate(&mut right, datagram(), mark(outward)), Err(DropReason::InDeviceMark));
     let foreign = packets::udp("172.16.0.1:7", "10.2.0.1:9", b"from elsewhere");
     assert_eq!(fate(&mut right, foreign, mark(first)), Err(DropReason::InNoPolicy));
     assert_eq!(fate(&mut right, forwarded(), mark(first)), Ok(()), "the policy is in software");
     assert_eq!(fate(&mut right, forwarded(), mark(other)), mismatch);
-    assert_eq!(fate(&mut right, forwarded(), None), mismatch);
+    assert_eq!(fate(&mut right, forwarded(), None), Err(DropReason::InUnprotected));
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn offloaded_policy_needs_sa_on_its_device() {
     let id = state(PACKET).id;
     right.database.apply(right.now, |change| change.delete_sa(id, state(PACKET).mark)).unwrap();
     right.add_sa(SaConfig { offload: None, ..state(PACKET) });
-    let mismatch = Err(DropReason::InTemplateMismatch);
+    let mismatch = Err(DropReason::InOtherState);
     assert_eq!(fate(&mut right, sealed(false), None), mismatch, "decrypted in software");
     let (mut right, _) = self::right(PACKET);
     right.database.apply(right.now, |change| change.delete_sa(id, state(PACKET).mark)).unwrap();
@@ -262,7 +262,7 @@ fn crypto_offload_skips_decryption_only() {
     let (mut strict, nics) = self::right(CRYPTO);
     strict.database.apply(strict.now, |change| change.update_policy(policy)).unwrap();
     let good = mark(CRYPTO, nics.handle());
-    let mismatch = Err(DropReason::InTemplateMismatch);
+    let mismatch = Err(DropReason::InOtherState);
     assert_eq!(fate(&mut strict, sealed(true), Some(good)), mismatch);
 }
 

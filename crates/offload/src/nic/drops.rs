@@ -21,6 +21,13 @@ macro_rules! nic_drops {
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $text,)+ }
             }
+
+            /// When it counts: plain text of one or more sentences, in Markdown. Cause and next
+            /// step are those of [`NicDrop::reason`].
+            #[must_use]
+            pub const fn meaning(self) -> &'static str {
+                match self { $(Self::$name => concat!($($doc),+).trim_ascii_start(),)+ }
+            }
         }
     };
 }
@@ -144,7 +151,7 @@ impl NicDrop {
             Self::RxEcn => DropReason::InEcn,
             Self::RxHardLimit => DropReason::InStateExpired,
             Self::RxPolicyBlock => DropReason::InPolicyBlock,
-            Self::RxPolicyMismatch => DropReason::InTemplateMismatch,
+            Self::RxPolicyMismatch => DropReason::InOtherState,
             Self::RxFlowRule => DropReason::InFlowRule,
         }
     }

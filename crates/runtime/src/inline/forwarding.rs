@@ -133,7 +133,7 @@ impl InlineLoop {
             }
             Segments::Tcp { .. } | Segments::Udp { .. } => {
                 let Ok(plan) = SegmentPlan::new(&packet) else {
-                    return self.drop_packet(packet, DropReason::ForwardMalformed);
+                    return self.drop_packet(packet, DropReason::ForwardSuper);
                 };
                 for k in 0..plan.count() {
                     self.queue_segment(side, header, mtu, plan.len(k), |room| {
@@ -250,7 +250,7 @@ impl InlineLoop {
     }
 
     pub(super) fn drop_packet(&mut self, packet: PacketBuf, reason: DropReason) {
-        self.worker.drops().add(reason, wire_packets(&packet));
+        self.worker.note_dropped(&packet, wire_packets(&packet), reason, self.now);
         self.pool.give(packet);
     }
 }

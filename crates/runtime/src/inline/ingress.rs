@@ -24,12 +24,12 @@ impl InlineLoop {
             };
             match classify(&ip, &self.worker.settings().addresses) {
                 PacketClass::Host | PacketClass::Esp => self.pool.give(packet),
-                PacketClass::Martian => self.drop_packet(packet, DropReason::ForwardMalformed),
+                PacketClass::Martian => self.drop_packet(packet, DropReason::ForwardMartian),
                 PacketClass::Forward if ip.ttl <= 1 => self.reject_expired(packet, &ip),
                 PacketClass::Forward => {
                     decrement_ttl(&mut packet);
                     if nested_gso::is_nested(&packet, &ip) {
-                        self.segment_nested(packet, DropReason::ForwardMalformed);
+                        self.segment_nested(packet);
                     } else {
                         self.batch.push(packet);
                     }
@@ -53,7 +53,7 @@ impl InlineLoop {
             let (own, ports) = (&settings.addresses, &settings.encap_ports);
             match classify_on_wire(&ip, packet.bytes(), own, ports) {
                 PacketClass::Host => self.pool.give(packet),
-                PacketClass::Martian => self.drop_packet(packet, DropReason::ForwardMalformed),
+                PacketClass::Martian => self.drop_packet(packet, DropReason::ForwardMartian),
                 PacketClass::Esp | PacketClass::Forward if packet.segments == Segments::One => {
                     self.push_single(packet);
                 }
@@ -62,7 +62,7 @@ impl InlineLoop {
                     Err(packet) => self.segment(packet),
                 },
                 PacketClass::Forward if nested_gso::is_nested(&packet, &ip) => {
-                    self.segment_nested(packet, DropReason::InMalformed);
+                    self.segment_nested(packet);
                 }
                 PacketClass::Forward => self.segment(packet),
             }
@@ -91,7 +91,7 @@ impl InlineLoop {
     /// Segments a super-packet, since policies apply to packets.
     fn segment(&mut self, packet: PacketBuf) {
         let Ok(plan) = SegmentPlan::new(&packet) else {
-            return self.segment_nested(packet, DropReason::InMalformed);
+            return self.segment_nested(packet);
         };
         for k in 0..plan.count() {
             let mut piece = self.pool.take(SizeClass::holding(plan.len(k)));
@@ -99,17 +99,17 @@ impl InlineLoop {
             if room.and_then(|room| plan.write(k, packet.bytes(), room)).is_some() {
                 self.batch.push(piece);
             } else {
-                self.drop_packet(piece, DropReason::InMalformed);
+                self.drop_packet(piece, DropReason::ForwardSuper);
             }
         }
         self.pool.give(packet);
     }
 
     /// Segments a tunnel's super-packet; drops anything else.
-    fn segment_nested(&mut self, packet: PacketBuf, reason: DropReason) {
+    fn segment_nested(&mut self, packet: PacketBuf) {
         match nested_gso::segment(packet, &mut self.pool) {
             Ok(pieces) => pieces.into_iter().for_each(|piece| self.batch.push(piece)),
-            Err(packet) => self.drop_packet(packet, reason),
+            Err(packet) => self.drop_packet(packet, DropReason::ForwardSuper),
         }
     }
 

@@ -317,7 +317,7 @@ fn plain_packet_from_wire_is_dropped_where_policy_wants_esp() {
     let mut sites = Sites::new(&IpsecSetup::tunnel4());
     sites.bring_to_right(vec![datagram()]);
     assert!(sites.right.arrived().is_empty());
-    assert_eq!(sites.right.drops(DropReason::InTemplateMismatch), 1);
+    assert_eq!(sites.right.drops(DropReason::InUnprotected), 1);
 }
 
 #[test]
@@ -511,7 +511,25 @@ fn host_packets_are_left_and_martians_dropped() {
     sites.left.turn();
     assert!(sites.on_left_wire().is_empty());
     assert!(received(&mut sites.left.host, &mut sites.pool).is_empty());
-    assert_eq!(sites.left.drops(DropReason::ForwardMalformed), 3);
+    assert_eq!(sites.left.drops(DropReason::ForwardMartian), 2);
+    assert_eq!(sites.left.drops(DropReason::ForwardMalformed), 1);
+}
+
+/// A super-packet of TCP that is UDP. What is forwarded and dropped is recorded as in the engine.
+#[test]
+fn wrong_super_packet_is_dropped_and_recorded() {
+    let mut sites = Sites::new(&IpsecSetup::tunnel4());
+    let mut wrong = datagram();
+    wrong.segments = Segments::Tcp { mss: 1000 };
+    sites.left.send(vec![wrong]);
+    sites.left.turn();
+    let dropped = sites.left.drops(DropReason::ForwardSuper);
+    assert!(dropped > 0);
+    let [record] = &sites.left.worker_loop.worker().drop_records().take()[..] else { panic!() };
+    assert_eq!((record.reason, record.packets), (DropReason::ForwardSuper, dropped));
+    let flow = record.flow.unwrap();
+    assert_eq!((flow.source, flow.destination_port), ("10.1.0.2".parse().unwrap(), 9));
+    assert!(record.packet.is_some());
 }
 
 #[test]

@@ -169,7 +169,23 @@ fn packet_for_missing_device_is_dropped() {
     let mut site = Site::new(OffloadKind::Packet);
     site.worker_loop.devices = None;
     assert!(site.turn(PortSide::Host, there()).is_empty());
-    assert_eq!(site.worker_loop.worker().drops().of(DropReason::PortRefused), 1);
+    assert_eq!(site.worker_loop.worker().drops().of(DropReason::OutDeviceGone), 1);
+}
+
+/// Ports tell numbers only: they are recorded without a packet.
+#[test]
+fn refused_packets_are_counted_and_recorded_by_cause() {
+    let mut site = Site::new(OffloadKind::Packet);
+    let mut refused = RefusedPacket::default();
+    (refused.busy, refused.too_big, refused.unsupported, refused.failed) = (1, 2, 3, 4);
+    site.worker_loop.count(&refused);
+    let worker = site.worker_loop.worker();
+    let expected =
+        [(DropReason::PortFull, 1), (DropReason::PortTooBig, 2), (DropReason::PortRefused, 7)];
+    assert_eq!(expected.map(|(reason, _)| (reason, worker.drops().of(reason))), expected);
+    let records = worker.drop_records().take();
+    assert_eq!(records.iter().map(|it| (it.reason, it.packets)).collect::<Vec<_>>(), expected);
+    assert!(records.iter().all(|record| record.packet.is_none()));
 }
 
 /// Far more packets than the device's ring holds, while its thread does not run.

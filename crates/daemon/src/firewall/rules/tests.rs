@@ -45,9 +45,9 @@ fn outcomes(rules: &[Rule]) -> Vec<(RuleVerdict, Option<&'static str>)> {
 
 const ESP_REQUIRED: &str = "tmpl src 10.9.0.2 dst 10.9.0.1 proto esp mode tunnel";
 const ESP_OPTIONAL: &str = "tmpl src 10.9.0.2 dst 10.9.0.1 proto esp mode tunnel level use";
-const TEMPLATE: Option<&str> = Some("in_template_mismatch");
+const TEMPLATE: Option<&str> = Some("in_unprotected");
 const BLOCK: Option<&str> = Some("in_policy_block");
-const NO_POLICY: Option<&str> = Some("in_no_policy");
+const NO_POLICY: Option<&str> = Some("in_default_block");
 
 #[test]
 fn ruleset_without_policies_accepts_all() {
@@ -56,10 +56,10 @@ fn ruleset_without_policies_accepts_all() {
     assert_eq!(
         table.counters,
         [
-            "in_template_mismatch",
+            "in_unprotected",
             "in_policy_block",
             "in_held",
-            "in_no_policy",
+            "in_default_block",
             "out_unprotected",
             "out_policy_block",
             "out_held",

@@ -36,7 +36,7 @@ fn expected(spd: &Spd, part: ChainKind, flow: &FlowKey) -> (RuleVerdict, Option<
         Some(run::Outcome::Divert) => (RuleVerdict::Mark(DIVERTED), None),
         None if part != ChainKind::Way && spd.defaults().of(direction) == Action::Block => {
             let reason = match direction {
-                Direction::In | Direction::Forward => DropReason::InNoPolicy,
+                Direction::In | Direction::Forward => DropReason::InDefaultBlock,
                 Direction::Out => DropReason::OutDefaultBlock,
             };
             (RuleVerdict::Drop, Some(reason.as_str()))

@@ -1,6 +1,8 @@
 //! Stages 8 to 10: policy check and delivery to the host, coalesced where the host takes
 //! super-packets.
 
+use std::sync::Arc;
+
 use uxfrm_packet::{
     Batch, Checksum, Coalescer, PacketBuf, Pool, Protocol, Segments, SizeClass, SliceMeta,
 };
@@ -10,8 +12,8 @@ use super::slow::policy_check::{PlainPacket, SecPath, check};
 use super::{Fate, PolicyLookups, RxBatch, RxItem};
 use crate::datapath::context::BatchContext;
 use crate::{
-    DropReason, Family, HostPort, PolicyCache, PolicyOutcome, Selector, Settings, Stage,
-    StageWatch, UdpSuper, VerdictId,
+    Action, DropReason, Family, HostPort, PolicyCache, PolicyEntry, PolicyOutcome, Selector,
+    Settings, Stage, StageWatch, UdpSuper, VerdictId,
 };
 
 /// Stages 8 to 10.
@@ -60,7 +62,7 @@ impl HostDelivery {
                 Fate::New | Fate::Encrypted => rx.drop(place, DropReason::InTooDeep, ctx),
                 Fate::Plain(lookup) => match self.check(place, lookup, rx, ctx) {
                     Ok(()) => self.deliver_item(place, lookup as usize, rx, ctx),
-                    Err(reason) => rx.drop(place, reason, ctx),
+                    Err(reason) => self.drop_checked(place, lookup, reason, rx, ctx),
                 },
             }
             if !rest.is_empty() {
@@ -100,6 +102,22 @@ impl HostDelivery {
         self.verified.packets += 1;
         self.verified.bytes += bytes;
         Ok(())
+    }
+
+    /// Drops a packet that the check refused.
+    #[cold]
+    fn drop_checked(
+        &self,
+        place: usize,
+        lookup: u32,
+        reason: DropReason,
+        rx: &mut RxBatch,
+        ctx: &mut BatchContext<'_>,
+    ) {
+        let policies = self.policies.policies(rx.lookups.known[lookup as usize].verdict);
+        let blocks = |entry: &&Arc<PolicyEntry>| entry.action() == Action::Block;
+        let deciding = policies.iter().find(blocks).or_else(|| policies.first());
+        rx.drop_by_policy(place, deciding.map(|entry| &**entry), reason, ctx);
     }
 
     /// Whether packets of a flow that came by one SA alone are known to pass; starts to count them.

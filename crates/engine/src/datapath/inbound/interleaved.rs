@@ -311,7 +311,7 @@ impl Inbound {
                 self.interleaved.inner_packets.push((inner_packet, place));
             } else {
                 tally.remove(&inner_packet);
-                ctx.discard(packet, 1, DropReason::InStateExpired);
+                ctx.discard_of_sa(packet, sa, DropReason::InStateExpired);
             }
         }
     }

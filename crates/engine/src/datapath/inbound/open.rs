@@ -179,7 +179,7 @@ fn strip_run_of_sa(
 #[cold]
 fn reject(packet: &SealedEsp, reason: DropReason, rx: &mut RxBatch, ctx: &mut BatchContext<'_>) {
     rx.rx_cache[packet.entry as usize].sa.count_failure(reason);
-    rx.drop(packet.item as usize, reason, ctx);
+    rx.drop_of_sa(packet.item as usize, packet.entry, reason, ctx);
 }
 
 /// Charges each SA once for all its packets, or one by one if a limit lies between them.
@@ -200,7 +200,8 @@ fn charge_sas(sealed: &mut [SealedEsp], rx: &mut RxBatch, ctx: &mut BatchContext
         }
         packet.carried = None;
         if rx.items[packet.item as usize].fate != Fate::Gone {
-            rx.drop(packet.item as usize, DropReason::InStateExpired, ctx);
+            let place = packet.item as usize;
+            rx.drop_of_sa(place, packet.entry, DropReason::InStateExpired, ctx);
         }
     }
 }

@@ -228,7 +228,8 @@ impl Inbound {
                 self.run.packets.push(packet);
                 self.run.inner_packets.push(inner_packet);
             } else {
-                ctx.discard(packet, 1, DropReason::InStateExpired);
+                let sa = &self.rx.rx_cache[entry as usize].sa;
+                ctx.discard_of_sa(packet, sa, DropReason::InStateExpired);
             }
         }
     }

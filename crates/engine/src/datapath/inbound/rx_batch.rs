@@ -12,7 +12,8 @@ use super::slow::item::{Fate, RxItem};
 use super::slow::policy_lookups::PolicyLookups;
 use super::{META_AHEAD, SealedEsp, deliver, narrow};
 use crate::datapath::context::BatchContext;
-use crate::{Direction, DropReason};
+use crate::drop_log::{DropSite, SeenPacket};
+use crate::{Direction, DropReason, DropSubject, PolicyEntry, SaSubject};
 
 /// The packets of a batch, and the SAs, which outlive it.
 #[derive(Debug)]
@@ -135,9 +136,60 @@ impl RxBatch {
         self.has_new_buffers = true;
     }
 
+    /// Drops a packet, for whatever SA it came by last.
+    #[cold]
+    #[inline(never)]
     pub(super) fn drop(&mut self, place: usize, reason: DropReason, ctx: &mut BatchContext<'_>) {
+        let site = self.site(place);
+        ctx.note_drop(1, reason, &site);
         self.items[place].fate = Fate::Gone;
-        ctx.count_drop(1, reason);
+    }
+
+    /// Drops a packet of an SA, given by its entry.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn drop_of_sa(
+        &mut self,
+        place: usize,
+        entry: u32,
+        reason: DropReason,
+        ctx: &mut BatchContext<'_>,
+    ) {
+        let site = self.site(place).by_sa(&self.rx_cache[entry as usize].sa);
+        ctx.note_drop(1, reason, &site);
+        self.items[place].fate = Fate::Gone;
+    }
+
+    /// Drops a packet that a policy decided over.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn drop_by_policy(
+        &mut self,
+        place: usize,
+        policy: Option<&PolicyEntry>,
+        reason: DropReason,
+        ctx: &mut BatchContext<'_>,
+    ) {
+        let DropSite { packet, known } = self.site(place);
+        let device = known.device.or_else(|| policy.and_then(PolicyEntry::device));
+        let policy = policy.map(PolicyEntry::index);
+        let known = DropSubject { policy, device, ..known };
+        ctx.note_drop(1, reason, &DropSite { packet, known });
+        self.items[place].fate = Fate::Gone;
+    }
+
+    /// What is known of an item that is dropped.
+    fn site(&self, place: usize) -> DropSite<'_> {
+        let item = &self.items[place];
+        let packet = self.buffers[item.buffer as usize].as_ref().map(|buffer| SeenPacket {
+            bytes: item.bytes(buffer),
+            udp: buffer.udp.filter(|_| item.path.is_empty()),
+            mark: item.mark,
+            ..SeenPacket::of(buffer)
+        });
+        let sa = item.path.last().map(|entry| SaSubject::from(&*self.rx_cache[*entry as usize].sa));
+        let device = self.metadata.device_of(item);
+        DropSite { packet, known: DropSubject { sa, policy: None, device } }
     }
 
     /// Clears what belongs to these packets only.

@@ -70,7 +70,10 @@ impl Inbound {
         watch.stage_done(Stage::Accept);
         match accepted {
             Ok(()) => self.deliver_single(packet, sealed.entry, &inner_packet, ctx, watch),
-            Err(reason) => ctx.discard(packet, 1, reason),
+            Err(reason) => {
+                let sa = &self.rx.rx_cache[sealed.entry as usize].sa;
+                ctx.discard_of_sa(packet, sa, reason);
+            }
         }
     }
 

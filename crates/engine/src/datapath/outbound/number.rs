@@ -5,6 +5,7 @@ use super::{TxBatch, TxItem, narrow};
 use crate::bundle::{BundleCache, SaTally, SeqGrant, SeqMode};
 use crate::datapath::account::{LimitCheck, charge, charge_one};
 use crate::datapath::context::BatchContext;
+use crate::drop_log::EspAround;
 use crate::{DropReason, Sa};
 
 /// Whether every SA had enough sequence numbers.
@@ -76,13 +77,14 @@ pub(super) fn take_numbers(depth: usize, tx: &mut TxBatch, ctx: &mut BatchContex
 /// Assigns the numbers taken, item by item; what gets none is dropped.
 #[cold]
 pub(super) fn distribute(depth: usize, tx: &mut TxBatch, ctx: &mut BatchContext<'_>) {
+    let wrapping = if depth == 0 { EspAround::AsOnArrival } else { EspAround::Sealed };
     let TxBatch { items, cache, .. } = tx;
     for item in items.iter_mut().filter(|item| item.count > 0) {
         let Some((tally, layer)) = cache.tally_of(item.bundle, depth) else { continue };
         let granted = tally.allocate_for(item, layer.clear_len(&item.inner), ctx);
         if granted < item.count {
-            let refused = item.count - granted;
-            ctx.count_drop(refused.into(), tally.grant.refusal);
+            let refused = u64::from(item.count - granted);
+            ctx.note_drop(refused, tally.grant.refusal, &item.site(granted, &tally.sa, wrapping));
             item.keep(granted);
         }
     }

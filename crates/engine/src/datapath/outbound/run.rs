@@ -247,7 +247,7 @@ impl Outbound {
         failed.dedup();
         for item in failed {
             let packet = self.in_place.remove(item);
-            ctx.discard(packet, 1, DropReason::OutCrypto);
+            ctx.discard_unsealed(packet);
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::datapath::context::BatchContext;
 use crate::esp::encap::InnerInfo;
 use crate::esp::headers::{self, SeqAndId};
 use crate::flow_cache::CachedVerdict;
-use crate::{Direction, DropReason, Spi, Stage, StageWatch};
+use crate::{Direction, Spi, Stage, StageWatch};
 
 impl Outbound {
     /// Stages 2 to 5 for a single packet; on the fast path all later stages too.
@@ -60,7 +60,7 @@ impl Outbound {
                 ctx.traffic.count_sent(1, packet.len() as u64);
                 ctx.out.wire.push(packet);
             }
-            None => ctx.discard(packet, 1, DropReason::OutCrypto),
+            None => ctx.discard_unsealed(packet),
         }
     }
 

@@ -66,8 +66,8 @@ struct CachedVerdict {
 enum Said {
     Held,
     Whole(Vec<u8>),
-    Refused,
-    Aborted(u64),
+    /// With so many fragments of its datagram, itself included.
+    Refused(u64),
 }
 
 /// Reference implementation without limits of memory and time, byte by byte.
@@ -90,7 +90,7 @@ impl Model {
         let place = shelf.iter().position(|(other, _)| *other == key).unwrap();
         let (known, range) = (&mut shelf[place].1, bit.range());
         if known.seen.contains(&(range.start, range.end)) {
-            return (Said::Refused, evicted);
+            return (Said::Refused(1), evicted);
         }
         let overlaps = range.clone().any(|at| known.bytes.contains_key(&at));
         let total = if bit.is_last { Some(range.end) } else { known.total };
@@ -100,7 +100,7 @@ impl Model {
         if overlaps || contradicts {
             let pieces = known.seen.len() as u64 + 1;
             shelf.remove(place);
-            return (Said::Aborted(pieces), evicted);
+            return (Said::Refused(pieces), evicted);
         }
         known.total = total;
         known.seen.insert((range.start, range.end));
@@ -130,7 +130,8 @@ impl Model {
 
 /// Origin of one SA.
 fn origin(seq: u64) -> FragmentOrigin {
-    FragmentOrigin { kin: vec![SaFamily::alone(seq)], insertion_seqs: [seq, 0, 0, 0, 0, 0] }
+    let (kin, insertion_seqs) = (vec![SaFamily::alone(seq)], [seq, 0, 0, 0, 0, 0]);
+    FragmentOrigin { kin, insertion_seqs, last: None }
 }
 
 fn at(seconds: u64) -> Moment {
@@ -143,18 +144,17 @@ fn add(
     origin: FragmentOrigin,
     now: u64,
     pool: &mut Pool,
-) -> (Reassembled, u64) {
+) -> Reassembled {
     let mut packet = pool.take(SizeClass::holding(bytes.len()));
     packet.append(bytes.len()).unwrap().copy_from_slice(bytes);
     let ip = IpPacket::parse(packet.bytes()).unwrap();
     reassembly.add(packet, &ip, &origin, at(now), pool)
 }
 
-fn said(outcome: Reassembled, is_v6: bool, pool: &mut Pool) -> Said {
+fn said(outcome: Reassembled, lost: u64, is_v6: bool, pool: &mut Pool) -> Said {
     match outcome {
         Reassembled::Held => Said::Held,
-        Reassembled::Refused => Said::Refused,
-        Reassembled::Aborted { pieces } => Said::Aborted(pieces),
+        Reassembled::Refused => Said::Refused(lost),
         Reassembled::Whole { packet, .. } => {
             let ip = IpPacket::parse(packet.bytes()).unwrap();
             assert!(!ip.is_fragment());
@@ -192,11 +192,14 @@ proptest! {
             let (mut pool, mut now) = (Pool::new(), 0);
             for (bit, later) in all {
                 now += later;
-                prop_assert_eq!(reassembly.expire(at(now), &mut pool), model.expire(now));
-                let (outcome, evicted) =
-                    add(&mut reassembly, &bit.packet(), bit.origin(), now, &mut pool);
-                let said = said(outcome, bit.is_v6, &mut pool);
-                prop_assert_eq!((said, evicted), model.add(bit, now), "{:?}", bit);
+                let late = reassembly.expire(at(now));
+                prop_assert_eq!(late, model.expire(now));
+                let outcome = add(&mut reassembly, &bit.packet(), bit.origin(), now, &mut pool);
+                let (expected, evicted) = model.add(bit, now);
+                let lost = reassembly.take_lost().len() as u64 - late - evicted;
+                prop_assert_eq!(lost > 0, matches!(outcome, Reassembled::Refused));
+                let said = said(outcome, lost, bit.is_v6, &mut pool);
+                prop_assert_eq!(said, expected, "{:?}", bit);
                 prop_assert_eq!(reassembly.held(), model.held());
                 let datagrams: usize = reassembly.queues.values().map(|shelf| shelf.waiting.len()).sum();
                 prop_assert_eq!(reassembly.datagrams(), datagrams);
@@ -245,7 +248,7 @@ fn flood_fills_only_its_own_queue() {
         }
     }
     let last = piece(1, true);
-    let (outcome, _) = add(&mut reassembly, &last.packet(), last.origin(), 0, &mut pool);
+    let outcome = add(&mut reassembly, &last.packet(), last.origin(), 0, &mut pool);
     assert!(matches!(outcome, Reassembled::Whole { .. }), "{outcome:?}");
 }
 
@@ -263,7 +266,7 @@ fn total_memory_is_bounded_for_many_sas() {
     }
     assert!(reassembly.room > MAX_TOTAL_BYTES / 2, "{}", reassembly.room);
     let last = Bit { offset: 1, is_last: true, ..small };
-    let (outcome, _) = add(&mut reassembly, &last.packet(), last.origin(), 0, &mut pool);
+    let outcome = add(&mut reassembly, &last.packet(), last.origin(), 0, &mut pool);
     assert!(matches!(outcome, Reassembled::Whole { .. }), "the fullest shelf gives: {outcome:?}");
 }
 
@@ -277,15 +280,15 @@ fn eviction_visits_few_queues() {
     }
     assert!(reassembly.room > MAX_TOTAL_BYTES / 2, "{}", reassembly.room);
     let before = reassembly.looked_at;
+    reassembly.take_lost();
     for seq in 1..=states {
-        let (outcome, evicted) =
-            add(&mut reassembly, &long(2), origin(states + seq), states, &mut pool);
-        assert!(matches!(outcome, Reassembled::Held) && evicted == 1);
+        let outcome = add(&mut reassembly, &long(2), origin(states + seq), states, &mut pool);
+        assert!(matches!(outcome, Reassembled::Held) && reassembly.take_lost().len() == 1);
     }
     assert!(reassembly.looked_at - before <= 3 * states, "{}", reassembly.looked_at - before);
     let (before, waiting) = (reassembly.looked_at, reassembly.datagrams() as u64);
     for second in 0..=states {
-        reassembly.expire(at(second).plus(REASSEMBLY_TIMEOUT), &mut pool);
+        reassembly.expire(at(second).plus(REASSEMBLY_TIMEOUT));
     }
     assert_eq!(reassembly.datagrams(), 0);
     assert!(reassembly.looked_at - before <= waiting, "{}", reassembly.looked_at - before);

@@ -219,7 +219,7 @@ fn reject_fragment(
         Action::Block if entry.is_held() => DropReason::InHeld,
         Action::Block => DropReason::InPolicyBlock,
         Action::Allow if entry.device().is_some() => DropReason::InDeviceUnmarked,
-        Action::Allow => DropReason::InTemplateMismatch,
+        Action::Allow => DropReason::InUnprotected,
     })
 }
 

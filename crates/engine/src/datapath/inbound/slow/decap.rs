@@ -118,7 +118,7 @@ fn decap_tunnel_slow(
     let bytes = item.bytes_mut(buffer);
     let ip = decap::check_tunnelled(bytes, announced, packet.tos, framing.flags)?;
     if ip.version == Version::V4 && !parse_outer::checksum_is_right(bytes) {
-        return Err(DropReason::InMalformed);
+        return Err(DropReason::InInnerChecksum);
     }
     let inner = (&*buffer, item.bytes(buffer));
     let state = (&mut rx.rx_cache, packet.entry);

@@ -11,7 +11,7 @@ use super::item::RxItem;
 use crate::datapath::context::BatchContext;
 use crate::datapath::inbound::RxBatch;
 use crate::datapath::inbound::rx_cache::RxCache;
-use crate::{DeviceMetadata, Direction, DropReason, OffloadKind, Sa, UncheckedSeq};
+use crate::{DeviceId, DeviceMetadata, Direction, DropReason, OffloadKind, Sa, UncheckedSeq};
 
 /// Who opens a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +58,11 @@ impl MetadataByBuffer {
     /// The device's metadata of an item; packets of a burst share one.
     fn of(&self, item: &RxItem) -> Option<DeviceMetadata> {
         *self.by_buffer.get(item.buffer as usize)?
+    }
+
+    /// The device that an item came from, if it says so.
+    pub(crate) fn device_of(&self, item: &RxItem) -> Option<DeviceId> {
+        self.of(item).map(|metadata| metadata.device)
     }
 
     /// Who opens an ESP packet of an offloaded SA, or one with a device's metadata.

@@ -128,7 +128,7 @@ pub(crate) fn classify_ipv6(bytes: &[u8], settings: &Settings) -> CommonClass {
 pub(crate) fn packet(bytes: &[u8], settings: &Settings) -> Result<OuterClass, DropReason> {
     let ip = IpPacket::parse(bytes).map_err(|_| DropReason::InMalformed)?;
     if ip.version == Version::V4 && !checksum_is_right(bytes) {
-        return Err(DropReason::InMalformed);
+        return Err(DropReason::InChecksum);
     }
     let direction = direction(ip.destination, settings);
     let is_own = direction == Direction::In;

@@ -72,7 +72,7 @@ fn check_flow(
                 || has_tunnel(path)
                 || packet.answer.outcome() != PolicyOutcome::Default =>
             {
-                return Err(DropReason::InNoPolicy);
+                return Err(no_policy_reason(path));
             }
             None => return Ok(()),
         },
@@ -101,7 +101,8 @@ pub(crate) fn check_templates<'a>(
     match satisfies(deciding, path) {
         true => Ok(()),
         false if on_device && path.is_empty() => Err(DropReason::InDeviceUnmarked),
-        false => Err(DropReason::InTemplateMismatch),
+        false if path.is_empty() => Err(DropReason::InUnprotected),
+        false => Err(DropReason::InOtherState),
     }
 }
 
@@ -147,6 +148,11 @@ fn reports_to_host(snapshot: &Snapshot, packet: &PlainPacket<'_>, now: Moment) -
     let deciding = std::iter::once(first).chain(main);
     first.record_use(1, packet.bytes as u64, now);
     deciding.clone().all(|entry| entry.action() == Action::Allow) && satisfies(deciding, path)
+}
+
+/// Why a packet that no policy is for is dropped.
+pub(crate) fn no_policy_reason(path: &[&Sa]) -> DropReason {
+    if has_tunnel(path) { DropReason::InNoPolicy } else { DropReason::InDefaultBlock }
 }
 
 /// Whether one of these SAs has another mode than transport.

@@ -7,9 +7,10 @@ use super::match_sa::match_sa;
 use super::parse_outer::OuterClass;
 use crate::datapath::context::BatchContext;
 use crate::datapath::inbound::{Fate, RxBatch, RxItem};
+use crate::fragments::datagram::LostFragment;
 use crate::fragments::origin::FragmentOrigin;
 use crate::fragments::reassembly::{Reassembled, Reassembly};
-use crate::{Direction, DropReason, FlowKey, PolicyKind, Spi};
+use crate::{Direction, DropReason, DropSubject, FlowKey, PolicyKind, Spi};
 
 /// Datagrams for this host that came in fragments.
 #[derive(Debug, Default)]
@@ -20,9 +21,17 @@ pub(crate) struct Reassembler {
 impl Reassembler {
     /// Drops incomplete datagrams after the time-out.
     pub(crate) fn expire(&mut self, ctx: &mut BatchContext<'_>) {
-        let late = self.reassembly.expire(ctx.now, ctx.pool);
-        if late > 0 {
-            ctx.count_drop(late, DropReason::InFragment);
+        if self.reassembly.expire(ctx.now) > 0 {
+            self.discard_lost(ctx);
+        }
+    }
+
+    /// Drops the fragments that were given up.
+    #[cold]
+    fn discard_lost(&mut self, ctx: &mut BatchContext<'_>) {
+        for LostFragment { packet, by } in self.reassembly.take_lost() {
+            let known = DropSubject { sa: by, ..DropSubject::NOBODY };
+            ctx.discard_of(packet, 1, DropReason::InFragment, known);
         }
     }
 
@@ -45,15 +54,10 @@ impl Reassembler {
         let path = rx.items[place].path.iter();
         let origin: FragmentOrigin = path.map(|entry| &*rx.rx_cache[*entry as usize].sa).collect();
         let packet = rx.take(place, ctx);
-        let (outcome, evicted) = self.reassembly.add(packet, ip, &origin, ctx.now, ctx.pool);
-        ctx.count_drop(evicted, DropReason::InFragment);
+        let outcome = self.reassembly.add(packet, ip, &origin, ctx.now, ctx.pool);
+        self.discard_lost(ctx);
         match outcome {
-            Reassembled::Held => Ok(Fate::Gone),
-            Reassembled::Refused => Err(DropReason::InFragment),
-            Reassembled::Aborted { pieces } => {
-                ctx.count_drop(pieces - 1, DropReason::InFragment);
-                Err(DropReason::InFragment)
-            }
+            Reassembled::Held | Reassembled::Refused => Ok(Fate::Gone),
             Reassembled::Whole { packet, pieces, longest: _, spans_rekey } => {
                 ctx.traffic.absorbed += pieces - 1;
                 rx.move_to_new_buffer(place, packet);
@@ -90,5 +94,5 @@ fn reject_spi_template(
         .into_iter()
         .filter_map(|kind| spd.lookup_kind(kind, direction, &flow));
     let is_wanted = deciding.flat_map(|entry| entry.templates()).any(|wanted| wanted.spi != Spi(0));
-    if is_wanted { Err(DropReason::InTemplateMismatch) } else { Ok(()) }
+    if is_wanted { Err(DropReason::InOtherState) } else { Ok(()) }
 }

@@ -136,11 +136,14 @@ impl AcquireQueue {
             return Err(DropReason::OutDeviceRefused);
         }
         if self.given_up == Some(wanted) {
-            return Err(DropReason::OutNoState);
+            return Err(match ctx.snapshot.acquires.key_managers {
+                KeyManagers::Absent => DropReason::OutNoState,
+                KeyManagers::Listening => DropReason::OutAcquireFailed,
+            });
         }
         if !self.queues.contains_key(&wanted) {
             if self.queues.len() >= MAX_PENDING_SAS {
-                return Err(DropReason::OutNoState);
+                return Err(DropReason::OutWaitFull);
             }
             let acquire = send_acquire(missing, flow, ctx).ok_or(DropReason::OutNoState)?;
             let queue = SaQueue::new(acquire, &wanted, ctx);

@@ -37,29 +37,34 @@ impl Defragmenter {
             return None;
         };
         let before = self.reassembly.held();
-        let (outcome, evicted) =
+        let outcome =
             self.reassembly.add(packet, &ip, &FragmentOrigin::default(), ctx.now, ctx.pool);
         ctx.traffic.held = ctx.traffic.held + self.reassembly.held() - before;
-        let (refused, whole) = match outcome {
-            Reassembled::Held => (0, None),
-            Reassembled::Refused => (1, None),
-            Reassembled::Aborted { pieces } => (pieces, None),
+        self.discard_lost(ctx);
+        match outcome {
+            Reassembled::Held | Reassembled::Refused => None,
             Reassembled::Whole { packet, pieces, longest, spans_rekey: _ } => {
                 ctx.traffic.absorbed += pieces - 1;
-                (0, Some((packet, longest)))
+                Some((packet, longest))
             }
-        };
-        ctx.count_drop(evicted + refused, DropReason::OutFragment);
-        whole
+        }
     }
 
     /// Drops incomplete datagrams after the time-out.
     #[inline]
     pub(crate) fn expire(&mut self, ctx: &mut BatchContext<'_>) {
-        let late = self.reassembly.expire(ctx.now, ctx.pool);
+        let late = self.reassembly.expire(ctx.now);
         if late > 0 {
             ctx.traffic.held -= late;
-            ctx.count_drop(late, DropReason::OutFragment);
+            self.discard_lost(ctx);
+        }
+    }
+
+    /// Drops the fragments that were given up.
+    #[cold]
+    fn discard_lost(&mut self, ctx: &mut BatchContext<'_>) {
+        for lost in self.reassembly.take_lost() {
+            ctx.discard(lost.packet, 1, DropReason::OutFragment);
         }
     }
 }

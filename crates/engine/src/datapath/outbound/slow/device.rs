@@ -11,6 +11,7 @@ use super::segment::{SegmentRange, burst_of};
 use crate::bundle::{Bundle, FrameLayout};
 use crate::datapath::context::BatchContext;
 use crate::datapath::outbound::{TxBatch, TxItem, ip_id, narrow};
+use crate::drop_log::DropSite;
 use crate::esp::encap::{EncapLayer, InnerInfo};
 use crate::esp::headers::{self, SeqAndId};
 use crate::{Attachment, DropReason, OffloadOrder, OffloadTask, OffloadedPacket, Segmentation};
@@ -63,7 +64,7 @@ pub(crate) fn hand_over_plain(
                 let frame = FrameLayout { prefix: 0, total: plan.len(k) };
                 match SegmentRange::one(k, frame).write(plan, &packet, ctx.pool) {
                     Some(piece) => hand_over(piece, 1, order, ctx),
-                    None => ctx.count_drop(1, DropReason::OutNoRoom),
+                    None => ctx.note_drop(1, DropReason::OutNoRoom, &DropSite::of(&packet)),
                 }
             }
             ctx.pool.give(packet);

@@ -6,10 +6,11 @@ use super::device::{Sealer, enter_unsegmented, hand_over, hand_over_plain};
 use super::segment::frame_packet;
 use crate::datapath::context::BatchContext;
 use crate::datapath::outbound::{PacketSummary, TxBatch};
+use crate::drop_log::DropSite;
 use crate::esp::encap::InnerInfo;
 use crate::fragments::split::fragment;
 use crate::pmtu::{self, IcmpRateLimit};
-use crate::{Attachment, DropReason, FlowKey, OffloadKind, Segmentation};
+use crate::{Attachment, DropReason, DropSubject, FlowKey, OffloadKind, Segmentation};
 
 /// Stage 5.
 #[derive(Debug)]
@@ -54,14 +55,16 @@ impl Framer {
         // policy is newer than the check in `receive_packet`.
         if summary.fragment && bundle.is_transport() {
             let count = plan.map_or(1, SegmentPlan::count);
-            return ctx.discard(packet, count, DropReason::OutModeMismatch);
+            let known = bundle.subject();
+            return ctx.discard_of(packet, count, DropReason::OutModeMismatch, known);
         }
         let len = plan.map_or(packet.len(), |plan| plan.len(0));
         let limit = bundle.limit(inner.version);
         if len <= limit || !inner.dont_fragment {
             return frame_packet(packet, plan, inner, (place, Sealer::Engine), tx, ctx);
         }
-        self.reject_too_big(packet, plan, limit, ctx);
+        let known = bundle.subject();
+        self.reject_too_big(packet, plan, limit, known, ctx);
     }
 
     /// Stage 5 of a packet for a device.
@@ -109,13 +112,17 @@ impl Framer {
         let count = plan.map_or(1, SegmentPlan::count);
         let fits = plan.map_or(packet.len(), |plan| plan.len(0)) <= limit;
         if summary.fragment && bundle.is_transport() {
-            return ctx.discard(packet, count, DropReason::OutModeMismatch);
+            let known = bundle.subject();
+            return ctx.discard_of(packet, count, DropReason::OutModeMismatch, known);
         }
         if !fits && summary.inner.dont_fragment {
-            return self.reject_too_big(packet, plan, limit, ctx);
+            let known = bundle.subject();
+            return self.reject_too_big(packet, plan, limit, known, ctx);
         }
         match device.kind {
-            OffloadKind::Packet => ctx.discard(packet, count, DropReason::OutDeviceUnfit),
+            OffloadKind::Packet => {
+                ctx.discard_of(packet, count, DropReason::OutDeviceUnfit, bundle.subject());
+            }
             OffloadKind::Crypto => {
                 frame_packet(packet, plan, summary.inner, (place, Sealer::Engine), tx, ctx);
             }
@@ -129,6 +136,7 @@ impl Framer {
         packet: PacketBuf,
         plan: Option<&SegmentPlan>,
         limit: usize,
+        known: DropSubject,
         ctx: &mut BatchContext<'_>,
     ) {
         if self.icmp_limit.take(ctx.now)
@@ -139,7 +147,7 @@ impl Framer {
             ctx.out.host.push(answer);
         }
         let count = plan.map_or(1, SegmentPlan::count);
-        ctx.discard(packet, count, DropReason::OutTooBig);
+        ctx.discard_of(packet, count, DropReason::OutTooBig, known);
     }
 
     /// Stage 5 of a reassembled datagram. It is encapsulated whole and fragmented outside ESP.
@@ -211,7 +219,7 @@ impl Framer {
         let plan = tx.fragment_plan(inner, mtu);
         fragment(packet.bytes(), &plan, packet.mark, ctx.pool, &mut fragments);
         if fragments.is_empty() {
-            ctx.count_drop(1, DropReason::OutMalformed);
+            ctx.note_drop(1, DropReason::OutMalformed, &DropSite::of(&packet));
         }
         ctx.pool.give(packet);
         fragments

@@ -4,8 +4,10 @@ use uxfrm_crypto::SaKey;
 use uxfrm_packet::PacketBuf;
 
 use super::device::Sealer;
+use crate::Sa;
 use crate::datapath::outbound::seal_jobs::SealJobs;
 use crate::datapath::outbound::{ip_id, narrow};
+use crate::drop_log::{DropSite, EspAround, SeenPacket};
 use crate::esp::encap::{EncapLayer, InnerInfo};
 use crate::esp::headers::{self, SeqAndId};
 
@@ -84,6 +86,18 @@ impl TxItem {
             let esp = headers::wrap(room, len, layer, (&inner, &self.inner), seq_id);
             jobs.push(place, key, layer.seq_high_and_iv(seq_id.sequence), &mut room[esp]);
         }
+    }
+
+    /// What is known of the packet in frame `k`, which is dropped.
+    pub(crate) fn site(&self, k: u32, sa: &Sa, wrapping: EspAround) -> DropSite<'_> {
+        // A device that segments gets one packet for all frames.
+        let frame = if self.sealer == Sealer::SegmentingDevice { 0 } else { k * self.stride };
+        let len = if k + 1 == self.count { self.last_len } else { self.len };
+        let seen = SeenPacket::of(&self.packet);
+        let from = seen.bytes.get((frame + self.at) as usize..).unwrap_or_default();
+        let bytes = &from[..from.len().min(len as usize)];
+        let packet = Some(SeenPacket { bytes, wrapping, ..seen });
+        DropSite { packet, ..DropSite::default() }.by_sa(sa)
     }
 
     /// The frames left, each with the length of its packet.

@@ -4,11 +4,12 @@ use uxfrm_packet::{IpPacket, PacketBuf, SegmentPlan};
 
 use super::frame::Framer;
 use super::segment::{SegmentRange, pass_segments};
-use crate::DropReason;
 use crate::bundle::FrameLayout;
 use crate::datapath::context::BatchContext;
 use crate::datapath::outbound::TxBatch;
+use crate::drop_log::DropSite;
 use crate::esp::encap::InnerInfo;
+use crate::{DropReason, DropSubject};
 
 /// A packet that leaves in plaintext; a super-packet is segmented all the same.
 pub(crate) fn pass(
@@ -48,14 +49,16 @@ fn pass_too_big(
     };
     let inner = InnerInfo::of(&ip);
     match plan {
-        _ if ip.dont_fragment => framer.reject_too_big(packet, plan, limit, ctx),
+        _ if ip.dont_fragment => {
+            framer.reject_too_big(packet, plan, limit, DropSubject::NOBODY, ctx)
+        }
         None => framer.pass_fragmented(packet, limit, &inner, tx, ctx),
         Some(plan) => {
             for k in 0..plan.count() {
                 let frame = FrameLayout { prefix: 0, total: plan.len(k) };
                 match SegmentRange::one(k, frame).write(plan, &packet, ctx.pool) {
                     Some(segment) => framer.pass_fragmented(segment, limit, &inner, tx, ctx),
-                    None => ctx.count_drop(1, DropReason::OutNoRoom),
+                    None => ctx.note_drop(1, DropReason::OutNoRoom, &DropSite::of(&packet)),
                 }
             }
             ctx.pool.give(packet);

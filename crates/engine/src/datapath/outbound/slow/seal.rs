@@ -12,6 +12,7 @@ use crate::datapath::context::BatchContext;
 use crate::datapath::outbound::TxBatch;
 use crate::datapath::outbound::number::SeqSupply;
 use crate::datapath::outbound::seal_jobs::{self, SealJobs};
+use crate::drop_log::EspAround;
 use crate::esp::headers;
 
 /// Stages 7 to 9.
@@ -28,15 +29,20 @@ impl ItemSealer {
     pub(crate) fn seal(&mut self, depth: usize, tx: &mut TxBatch, ctx: &mut BatchContext<'_>) {
         self.seal_layer(depth, tx, ctx.crypter);
         if !self.failed.is_empty() {
-            self.drop_failed(tx, ctx);
+            self.drop_failed(depth, tx, ctx);
         }
     }
 
     #[cold]
-    fn drop_failed(&mut self, tx: &mut TxBatch, ctx: &mut BatchContext<'_>) {
+    fn drop_failed(&mut self, depth: usize, tx: &mut TxBatch, ctx: &mut BatchContext<'_>) {
+        let TxBatch { items, cache, .. } = tx;
         for place in self.failed.drain(..) {
-            let item = &mut tx.items[place];
-            ctx.count_drop(item.count.into(), DropReason::OutCrypto);
+            let item = &mut items[place];
+            // A bundle without this layer seals nothing.
+            if let Some(layer) = cache.bundle(item.bundle).layers.get(depth) {
+                let site = item.site(0, &layer.sa, EspAround::Sealed);
+                ctx.note_drop(item.count.into(), DropReason::OutCrypto, &site);
+            }
             item.count = 0;
         }
     }

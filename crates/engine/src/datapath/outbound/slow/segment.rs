@@ -8,6 +8,7 @@ use crate::DropReason;
 use crate::bundle::{Bundle, FrameLayout};
 use crate::datapath::context::BatchContext;
 use crate::datapath::outbound::{TxBatch, TxItem, narrow};
+use crate::drop_log::DropSite;
 use crate::esp::encap::{InnerInfo, OuterForm};
 
 /// Datagrams per burst (`UDP_MAX_SEGMENTS` of kernels before 6.9).
@@ -38,7 +39,7 @@ pub(crate) fn frame_packet(
     let len = plan.map_or(packet.len(), |plan| plan.len(0));
     let Some(frame) = bundle.frame(len, &inner) else {
         let count = plan.map_or(1, SegmentPlan::count);
-        return ctx.discard(packet, count, DropReason::OutNoRoom);
+        return ctx.discard_of(packet, count, DropReason::OutNoRoom, bundle.subject());
     };
     tx.max_layers = tx.max_layers.max(bundle.layers.len());
     match plan {
@@ -75,7 +76,7 @@ fn segment(
                 let item = TxItem::new(burst, place, frame, inner, plan.len(cut.from));
                 tx.items.push(TxItem { count, last_len, ..item });
             }
-            None => ctx.count_drop(count.into(), DropReason::OutNoRoom),
+            None => ctx.note_drop(count.into(), DropReason::OutNoRoom, &DropSite::of(&packet)),
         }
     }
     ctx.pool.give(packet);
@@ -87,7 +88,7 @@ pub(crate) fn pass_segments(packet: PacketBuf, plan: &SegmentPlan, ctx: &mut Bat
     let frame = FrameLayout { prefix: 0, total: plan.len(0) };
     for cut in segment_ranges(plan, frame, MAX_BURST_BYTES / frame.total, |len| len) {
         let Some(mut burst) = cut.write(plan, &packet, ctx.pool) else {
-            ctx.count_drop(cut.count as u64, DropReason::OutNoRoom);
+            ctx.note_drop(cut.count as u64, DropReason::OutNoRoom, &DropSite::of(&packet));
             continue;
         };
         burst.segments = burst_of(cut.count, frame.total);

@@ -122,7 +122,7 @@ impl PolicyDecider {
         // Verdicts are invalidated before their policies go. Should one slip through, nothing
         // leaves in plaintext.
         if deciding.is_empty() {
-            return TxAction::Drop(DropReason::OutNoState);
+            return TxAction::Drop(DropReason::OutPolicyGone);
         }
         let resolution = cache.resolve(ctx.snapshot, &deciding, flow, ctx.settings, ctx.now);
         drop(deciding);

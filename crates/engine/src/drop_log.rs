@@ -1,0 +1,95 @@
+//! A worker's drops: counted by reason and by subject, and sampled as records.
+//!
+//! Each dropped packet is counted. A [budget](budget) for each reason then decides whether a record
+//! is made of it; only for those the packet is copied. All of it is off the path of packets that
+//! pass: the worker enters it at [`DropLog::note`] alone.
+
+mod budget;
+mod headers;
+mod memo;
+mod record;
+mod records;
+mod site;
+mod subject;
+mod tallies;
+
+use std::sync::Arc;
+
+use crate::{DropReason, Drops, Moment, Settings, Snapshot};
+use budget::DropBudget;
+use headers::Headers;
+use memo::Memos;
+
+pub use record::{DropRecord, EspEnds, HEAD_BYTES, PacketForm, PacketHead};
+pub use records::{DropRecords, RECORDS_KEPT};
+pub(crate) use site::{DropSite, EspAround, SeenPacket};
+pub use subject::DropSubject;
+pub use tallies::{DropTallies, DropTally, MAX_TALLIES, SharedDropTallies};
+
+/// What one worker has dropped.
+#[derive(Debug, Default)]
+pub(crate) struct DropLog {
+    counts: Arc<Drops>,
+    tallies: tallies::Tallying,
+    published: Arc<SharedDropTallies>,
+    budget: DropBudget,
+    records: Arc<DropRecords>,
+    memos: Memos,
+}
+
+/// What drops are explained by: databases, settings and time.
+#[derive(Clone, Copy)]
+pub(crate) struct DropView<'a> {
+    pub(crate) snapshot: &'a Snapshot,
+    pub(crate) settings: &'a Settings,
+    pub(crate) now: Moment,
+}
+
+impl DropLog {
+    /// Counts packets and perhaps records one of them.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn note(
+        &mut self,
+        packets: u64,
+        reason: DropReason,
+        site: &DropSite<'_>,
+        view: DropView<'_>,
+    ) {
+        if packets == 0 {
+            return;
+        }
+        self.counts.add(reason, packets);
+        let read = || {
+            let headers = site.packet.map(|packet| Headers::of(&packet, reason, view.settings));
+            headers.unwrap_or_default()
+        };
+        let headers = memo::needs_headers(reason, site).then(read);
+        let subject = self.memos.subject(reason, site, &headers.unwrap_or_default(), view);
+        self.tallies.add(reason, subject, packets);
+        if let Some(packets) = self.budget.take(reason, packets, view.now) {
+            let record = DropRecord::new(reason, packets, view.now);
+            let headers = headers.unwrap_or_else(read);
+            self.records.put(record.at_site(site, subject, &headers));
+        }
+    }
+
+    /// Publishes the counts by subject, if they have changed.
+    pub(crate) fn publish(&mut self, snapshot: &Snapshot) {
+        if let Some(tallies) = self.tallies.news(&self.counts, &snapshot.sad) {
+            self.published.publish(tallies);
+        }
+    }
+
+    pub(crate) fn counts(&self) -> &Arc<Drops> {
+        &self.counts
+    }
+
+    pub(crate) fn records(&self) -> &Arc<DropRecords> {
+        &self.records
+    }
+
+    pub(crate) fn published(&self) -> &Arc<SharedDropTallies> {
+        &self.published
+    }
+}
