@@ -72,6 +72,12 @@ pub(crate) enum Command {
     Status(StatusOptions),
     /// Print the running gateway's counters in the format of /proc/net/xfrm_stat.
     Stat(StatOptions),
+    /// Print packets that the running gateway dropped: whose they were, why, and what to do.
+    ///
+    /// A line each, of the last 1,024 that left a record: of many of one kind only some do, and say
+    /// how many they stand for. What a reason means follows its first record. `uxfrm stat
+    /// --reasons` counts all.
+    Drops(DropsOptions),
     /// List and change states and policies, as `ip xfrm` does; watch events.
     Xfrm(XfrmOptions),
     /// List, add and delete FOU and GUE receive ports, as `ip fou` does.
@@ -218,6 +224,41 @@ pub(crate) struct StatOptions {
     /// Go on: every so many seconds print what has changed, by how much a second and to what.
     #[arg(short, long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
     pub(crate) watch: Option<u64>,
+}
+
+/// Options of `uxfrm drops`.
+#[derive(Args, Debug)]
+pub(crate) struct DropsOptions {
+    /// Go on with those that are dropped from now on.
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+
+    /// Print a JSON object a line.
+    #[arg(short, long)]
+    pub(crate) json: bool,
+
+    /// Only those of this reason, as `in_no_state`.
+    #[arg(long)]
+    pub(crate) reason: Option<String>,
+
+    /// Only those from or to this address or prefix, outside or inside of ESP.
+    #[arg(long)]
+    pub(crate) peer: Option<PeerFilter>,
+
+    /// Print how many packets of each state, policy or device were dropped instead.
+    #[arg(long, conflicts_with_all = ["follow", "reason", "peer"])]
+    pub(crate) by: Option<DropOwner>,
+}
+
+/// What drops are counted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DropOwner {
+    /// State
+    Sa,
+    /// Policy
+    Policy,
+    /// Offload device
+    Device,
 }
 
 /// Options of `uxfrm status`.

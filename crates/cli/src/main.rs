@@ -13,6 +13,7 @@ mod completions;
 mod demo;
 mod demo_case;
 mod dev;
+mod drops;
 mod environment;
 mod exec;
 mod log;
@@ -71,6 +72,7 @@ const fn reads_keys(command: &Command) -> bool {
         | Command::Clean(_)
         | Command::Status(_)
         | Command::Stat(_)
+        | Command::Drops(_)
         | Command::Exec(_)
         | Command::Demo(_)
         | Command::Bench(_)
@@ -96,6 +98,7 @@ fn execute(command: Command, supervisor: Option<u32>) -> anyhow::Result<ExitCode
         Command::Clean(options) => uxfrm_daemon::gateway::clean(options.config.as_deref()),
         Command::Status(options) => return status::execute(&options),
         Command::Stat(options) => stat::execute(&options),
+        Command::Drops(options) => drops::execute(&options),
         Command::Exec(options) => exec::execute(&options),
         Command::Demo(options) => demo::execute(&options),
         Command::Bench(options) => bench::execute(&options),

@@ -82,7 +82,7 @@ fn print(status: &GatewayStatus, options: &StatusOptions) -> anyhow::Result<()> 
 }
 
 /// For a terminal, unless somebody says otherwise (`NO_COLOR`).
-fn colour() -> Colour {
+pub(crate) fn colour() -> Colour {
     let is_set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
     let is_dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
     if io::stdout().is_terminal() && !is_set("NO_COLOR") && !is_dumb {

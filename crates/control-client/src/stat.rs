@@ -13,6 +13,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, soc
 use uxfrm_control::STAT_NAME;
 use uxfrm_status::{
     counters::CounterReport,
+    drops::{DropQuery, DropReport, DropScope, DropTallyQuery, DropTallyReport},
     gateway::{GatewayStatus, StatusQuery},
     protocol::{RequestRefusal, StatusAnswer, StatusRequest},
 };
@@ -34,8 +35,7 @@ const ATTEMPTS: usize = 2;
 pub fn read_counters() -> anyhow::Result<CounterReport> {
     match ask(&StatusRequest::Counters, ANSWER)? {
         StatusAnswer::Counters(report) => Ok(report),
-        StatusAnswer::Refusal(refusal) => Err(refused(&refusal)),
-        StatusAnswer::Status(_) => Err(unexpected()),
+        other => Err(no_such_answer(&other)),
     }
 }
 
@@ -46,8 +46,29 @@ pub fn read_counters() -> anyhow::Result<CounterReport> {
 pub fn read_status(query: &StatusQuery) -> anyhow::Result<GatewayStatus> {
     match ask(&StatusRequest::Status(query.clone()), SURVEY)? {
         StatusAnswer::Status(status) => Ok(*status),
-        StatusAnswer::Refusal(refusal) => Err(refused(&refusal)),
-        StatusAnswer::Counters(_) => Err(unexpected()),
+        other => Err(no_such_answer(&other)),
+    }
+}
+
+/// Asks it for packets that it dropped.
+///
+/// # Errors
+/// As [`read_counters`]; a reason that it does not know.
+pub fn read_drops(query: &DropQuery) -> anyhow::Result<DropReport> {
+    match ask(&StatusRequest::Drops(query.clone()), ANSWER)? {
+        StatusAnswer::Drops(report) => Ok(report),
+        other => Err(no_such_answer(&other)),
+    }
+}
+
+/// Asks it whose packets it dropped.
+///
+/// # Errors
+/// As [`read_counters`].
+pub fn read_drop_tallies(by: DropScope) -> anyhow::Result<DropTallyReport> {
+    match ask(&StatusRequest::DropTallies(DropTallyQuery { by }), ANSWER)? {
+        StatusAnswer::DropTallies(report) => Ok(report),
+        other => Err(no_such_answer(&other)),
     }
 }
 
@@ -100,8 +121,17 @@ fn refused(refusal: &RequestRefusal) -> anyhow::Error {
     anyhow::anyhow!("the gateway refuses to answer: {message} ({known})")
 }
 
-fn unexpected() -> anyhow::Error {
-    anyhow::anyhow!("the gateway answers another question")
+/// What to say of an answer to another question, or none.
+fn no_such_answer(answer: &StatusAnswer) -> anyhow::Error {
+    match answer {
+        StatusAnswer::Refusal(refusal) => refused(refusal),
+        StatusAnswer::Counters(_)
+        | StatusAnswer::Status(_)
+        | StatusAnswer::Drops(_)
+        | StatusAnswer::DropTallies(_) => {
+            anyhow::anyhow!("the gateway answers another question")
+        }
+    }
 }
 
 /// What to say of a gateway that was there and has not answered.

@@ -38,7 +38,11 @@ use crate::{
     descriptor_store::DescriptorStore,
     devices::{DeviceCreation, Devices},
     firewall::{Firewall, host_bypass::HostBypass},
-    ports::{keepalive::Keepalives, next_hops::RequestedDestinations, workers::PreparedWorkers},
+    ports::{
+        keepalive::Keepalives,
+        next_hops::RequestedDestinations,
+        workers::{DropFeed, PreparedWorkers},
+    },
     reconcile::{
         Reconciler,
         fail_closed::{self, saver::PolicySaver},
@@ -214,6 +218,8 @@ struct Gateway {
     requested: RequestedDestinations,
     tunnels: TunnelService,
     drops: Vec<Arc<Drops>>,
+    /// What workers tell of the packets that they drop.
+    feeds: Vec<DropFeed>,
     caches: Vec<Arc<SharedCacheStats>>,
     events: Receiver<Event>,
     poller: Poller,

@@ -24,7 +24,7 @@ use crate::{
     ports::{
         ethernet::{Device, DeviceConfigKey},
         next_hops::{Links, NextHopResolver, ResolvedWorker},
-        workers::{self, HostContext, PreparedWorkers, UdpPort},
+        workers::{self, DropFeed, HostContext, PreparedWorkers, UdpPort},
     },
 };
 
@@ -134,9 +134,10 @@ pub(crate) fn open(
     resolver.expect(&around.destinations);
     let unclaimed = ports.into_iter().filter_map(|port| port.unclaimed);
     let drops = built.iter().map(|lane| lane.worker().drops()).chain(unclaimed).collect();
+    let feeds = built.iter().map(|lane| DropFeed::of(lane.worker())).collect();
     let caches = built.iter().map(|lane| lane.worker().cache_counts()).collect();
     let workers = built.into_iter().map(|lane| -> Box<dyn EventLoop> { Box::new(lane) }).collect();
-    Ok(PreparedWorkers { workers, drops, caches, resolver: Some(resolver), programs })
+    Ok(PreparedWorkers { workers, drops, feeds, caches, resolver: Some(resolver), programs })
 }
 
 fn inline_ports(

@@ -13,6 +13,7 @@ mod access;
 mod answer;
 pub(crate) mod board;
 mod client;
+mod drops;
 mod server;
 pub(crate) mod socket;
 mod state;
@@ -46,7 +47,11 @@ use self::{
     server::Server,
     socket::StatusSocket,
 };
-use crate::{clock::now, config::Config, ports::workers};
+use crate::{
+    clock::now,
+    config::Config,
+    ports::workers::{self, DropFeed},
+};
 
 /// The thread's name.
 const THREAD: &str = "uxfrm-status";
@@ -94,6 +99,8 @@ pub(crate) struct Makings {
     pub(crate) identity: GatewayIdentity,
     /// When it started.
     pub(crate) started: Moment,
+    /// What workers tell of the packets that they drop.
+    pub(crate) feeds: Vec<DropFeed>,
     /// A group whose members may ask.
     pub(crate) group: Option<u32>,
     /// Wakes the control thread.
@@ -159,7 +166,8 @@ impl Makings {
         control: Waker,
     ) -> io::Result<Self> {
         let (started, listener) = (now(), socket.listener()?);
-        Ok(Self { published, identity, started, group, control, listener })
+        let feeds = Vec::new();
+        Ok(Self { published, identity, started, feeds, group, control, listener })
     }
 }
 
@@ -251,8 +259,8 @@ fn run(shared: &Arc<Shared>, makings: &Makings) -> io::Result<StartedThread> {
     let poller = Poller::new()?;
     let waker = poller.waker();
     let (rested_sender, rested) = mpsc::channel();
-    let Makings { published, identity, started, group, listener, control: _ } = makings;
-    let sources = Sources::new(Arc::clone(published), identity.clone(), *started);
+    let Makings { published, identity, started, feeds, group, listener, control: _ } = makings;
+    let sources = Sources::new(Arc::clone(published), identity.clone(), *started, feeds);
     let server =
         Server::new(listener.try_clone()?, poller, Readers::new(*group), sources, rested_sender)?;
     let shared = Arc::clone(shared);

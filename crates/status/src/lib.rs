@@ -11,6 +11,7 @@
 //! | [`counters`] | drops by the kernel's names and by reason, flow caches |
 //! | [`gateway`] | the gateway and all its tunnels |
 //! | [`tunnel`] | one tunnel, one state |
+//! | [`drops`] | dropped packets, and whose they were |
 //! | [`health`] | whether a tunnel is up, and why not |
 //! | [`limit`] | how near a state is to its limits |
 //! | [`text`] | the same for people |
@@ -20,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod counters;
+pub mod drops;
 pub mod gateway;
 pub mod health;
 pub mod limit;

@@ -6,7 +6,7 @@
 //! → {"version":1,"ask":"status","limit":10}
 //! ← {"version":1,"answer":"status",…}
 //! → {"version":1,"ask":"weather"}
-//! ← {"version":1,"answer":"refusal","message":"…","versions":[1],"requests":["counters","status"]}
+//! ← {"version":1,"answer":"refusal","message":"…","versions":[1],"requests":["counters",…]}
 //! ```
 //!
 //! Requests on one connection are answered in order. A client that has sent its last one may close
@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     counters::CounterReport,
+    drops::{DropQuery, DropReport, DropTallyQuery, DropTallyReport},
     gateway::{GatewayStatus, StatusQuery},
 };
 
@@ -31,7 +32,7 @@ pub const VERSION: u32 = 1;
 pub const LONGEST_REQUEST: usize = 64 << 10;
 
 /// Names of all requests.
-pub const REQUESTS: [&str; 2] = ["counters", "status"];
+pub const REQUESTS: [&str; 4] = ["counters", "status", "drops", "drop-tallies"];
 
 /// What a client asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +42,10 @@ pub enum StatusRequest {
     Counters,
     /// The gateway and its tunnels.
     Status(StatusQuery),
+    /// Dropped packets.
+    Drops(DropQuery),
+    /// How many packets of each state, policy or device were dropped.
+    DropTallies(DropTallyQuery),
 }
 
 /// What it is answered.
@@ -51,6 +56,10 @@ pub enum StatusAnswer {
     Counters(CounterReport),
     /// To [`StatusRequest::Status`].
     Status(Box<GatewayStatus>),
+    /// To [`StatusRequest::Drops`].
+    Drops(DropReport),
+    /// To [`StatusRequest::DropTallies`].
+    DropTallies(DropTallyReport),
     /// To what is no request.
     Refusal(RequestRefusal),
 }
@@ -160,6 +169,7 @@ fn line(content: &impl Serialize) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::drops::DropScope;
 
     fn refused(line: &str) -> RequestRefusal {
         StatusRequest::from_line(line.as_bytes()).unwrap_err()
@@ -176,6 +186,8 @@ mod tests {
             StatusRequest::Counters,
             StatusRequest::Status(StatusQuery::default()),
             StatusRequest::Status(query),
+            StatusRequest::Drops(DropQuery { from: Some(3), ..DropQuery::default() }),
+            StatusRequest::DropTallies(DropTallyQuery { by: DropScope::Policy }),
         ] {
             let line = request.to_line();
             assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
@@ -188,7 +200,8 @@ mod tests {
     #[test]
     fn each_request_is_named_and_each_name_is_one() {
         for name in REQUESTS {
-            let line = format!(r#"{{"version":1,"ask":"{name}"}}"#);
+            let needs = if name == "drop-tallies" { r#","by":"sa""# } else { "" };
+            let line = format!(r#"{{"version":1,"ask":"{name}"{needs}}}"#);
             assert!(StatusRequest::from_line(line.as_bytes()).is_ok(), "{name}");
         }
     }
@@ -209,7 +222,7 @@ mod tests {
         ] {
             let RequestRefusal { message, versions, requests } = refused(line);
             assert!(message.contains(says), "{line}: {message}");
-            assert_eq!((versions, requests), (vec![1], vec!["counters".into(), "status".into()]));
+            assert_eq!((versions, requests), (vec![1], REQUESTS.map(str::to_owned).to_vec()));
         }
     }
 

@@ -1,8 +1,11 @@
 //! A gateway and its tunnels for people: a head, then three lines a tunnel.
 
+pub mod drops;
+
 use std::net::IpAddr;
 
 use crate::{
+    counters::CounterList,
     gateway::{GatewayIdentity, GatewayStatus, PlainPolicies, StatusTotals},
     health::Health,
     quantity::{bytes, count, span, things},
@@ -68,7 +71,13 @@ fn passed(totals: &StatusTotals) -> String {
         carried(received),
         things(*dropped, "packet", "packets")
     );
-    let mut reasons = totals.dropped_by_reason.0.clone();
+    text += &reasons(&totals.dropped_by_reason);
+    text
+}
+
+/// The most frequent ones, in brackets; nothing where there are none.
+fn reasons(counts: &CounterList) -> String {
+    let mut reasons = counts.0.clone();
     reasons.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     let more = reasons.len().saturating_sub(REASONS);
     let mut named: Vec<_> =
@@ -76,10 +85,7 @@ fn passed(totals: &StatusTotals) -> String {
     if more > 0 {
         named.push(format!("{more} more reasons"));
     }
-    if !named.is_empty() {
-        text += &format!(" ({})", named.join(", "));
-    }
-    text
+    if named.is_empty() { String::new() } else { format!(" ({})", named.join(", ")) }
 }
 
 fn tally(totals: &StatusTotals, plain: PlainPolicies) -> String {
@@ -183,6 +189,10 @@ fn limits(tunnel: &TunnelStatus) -> String {
         if number > 0 {
             parts.push(format!("{} {what}", count(number)));
         }
+    }
+    let dropped = tunnel.drops.total();
+    if dropped > 0 {
+        parts.push(format!("{} dropped{}", count(dropped), reasons(&tunnel.drops)));
     }
     parts.join(", ")
 }

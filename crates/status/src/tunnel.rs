@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    counters::CounterList,
     health::{Health, HealthReason},
     limit::LimitStatus,
 };
@@ -57,6 +58,9 @@ pub struct TunnelStatus {
     pub received: TrafficStatus,
     /// Packets that its states refused.
     pub failures: FailureStatus,
+    /// Packets that were dropped for its states and policies, by reason, up to about a second ago,
+    /// since the gateway's process began.
+    pub drops: CounterList,
     /// The soft limit that is likely to come first: a key manager then makes a new state.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub rekey: Option<LimitStatus>,

@@ -57,6 +57,7 @@ impl Gateway {
         let (published, control) = (self.database.published(), self.poller.waker());
         let identity = status::identity(path, config);
         let makings = Makings::new(socket, published, identity, group, control);
+        let makings = makings.map(|made| Makings { feeds: self.feeds.clone(), ..made });
         makings.and_then(StatusThread::start).context("no thread to answer `uxfrm status`")
     }
 

@@ -227,6 +227,7 @@ impl Gateway {
             requested: RequestedDestinations::default(),
             tunnels: TunnelService::default(),
             drops: Vec::new(),
+            feeds: Vec::new(),
             caches: Vec::new(),
             events,
             poller,

@@ -16,8 +16,8 @@ use std::{
 
 use anyhow::Context as _;
 use uxfrm_engine::{
-    Cpu, Database, Drops, Family, HostAddresses, HostPort, Settings, SharedCacheStats, SourcePorts,
-    UdpSuper, WaitingPacket, WireHeaders, Worker,
+    Cpu, Database, DropRecords, Drops, Family, HostAddresses, HostPort, Settings, SharedCacheStats,
+    SharedDropTallies, SourcePorts, UdpSuper, WaitingPacket, WireHeaders, Worker,
 };
 use uxfrm_io::{
     FanoutShare, Port, Raw, RawOptions, SegmentingPort, Tun, Udp, UdpOptions, affinity,
@@ -64,12 +64,33 @@ pub(crate) struct RunningWorkers {
     pub(crate) workers: Vec<WorkerThread>,
     /// What they drop, and what is dropped beside them.
     pub(crate) drops: Vec<Arc<Drops>>,
+    /// What they tell of the packets that they drop.
+    pub(crate) feeds: Vec<DropFeed>,
     /// What their flow caches do.
     pub(crate) caches: Vec<Arc<SharedCacheStats>>,
     /// Who tells them their ways past the host's stack.
     pub(crate) resolver: Option<WorkerThread>,
     /// The destinations that they ask for.
     pub(crate) requested: RequestedDestinations,
+}
+
+/// What a worker tells of the packets that it drops, for another thread.
+#[derive(Clone, Debug)]
+pub(crate) struct DropFeed {
+    /// How many, by reason.
+    pub(crate) drops: Arc<Drops>,
+    /// Some of them.
+    pub(crate) records: Arc<DropRecords>,
+    /// How many, by whose they were.
+    pub(crate) tallies: Arc<SharedDropTallies>,
+}
+
+impl DropFeed {
+    /// A worker's.
+    pub(crate) fn of(worker: &Worker) -> Self {
+        let (drops, records) = (worker.drops(), worker.drop_records());
+        Self { drops, records, tallies: worker.drop_tallies() }
+    }
 }
 
 /// Offload devices and AF_XDP, between the engines and the wire.
@@ -86,6 +107,7 @@ pub(crate) struct WorkerAttachments<'a> {
 pub(crate) struct PreparedWorkers {
     pub(crate) workers: Vec<Box<dyn EventLoop>>,
     pub(crate) drops: Vec<Arc<Drops>>,
+    pub(crate) feeds: Vec<DropFeed>,
     pub(crate) caches: Vec<Arc<SharedCacheStats>>,
     pub(crate) resolver: Option<NextHopResolver>,
     /// Programs at devices that workers read by `AF_XDP`.
@@ -110,12 +132,12 @@ impl PreparedWorkers {
 
     /// Starts each on its thread.
     pub(crate) fn start(self, config: &Config) -> anyhow::Result<RunningWorkers> {
-        let Self { workers, drops, caches, resolver, programs: _at_devices } = self;
+        let Self { workers, drops, feeds, caches, resolver, programs: _at_devices } = self;
         let workers = start(workers, &config.runtime)?;
         let requested = resolver.as_ref().map(NextHopResolver::requested).unwrap_or_default();
         let start = |resolver| WorkerThread::start(resolver, "uxfrm-ways".to_owned(), None);
         let resolver = resolver.map(start).transpose()?;
-        Ok(RunningWorkers { workers, drops, caches, resolver, requested })
+        Ok(RunningWorkers { workers, drops, feeds, caches, resolver, requested })
     }
 }
 
@@ -178,11 +200,12 @@ pub(crate) fn open_all(
     }
     let unclaimed = ports.into_iter().filter_map(|port| port.unclaimed);
     let drops = workers.iter().map(|lane| lane.worker().drops()).chain(unclaimed).collect();
+    let feeds = workers.iter().map(|lane| DropFeed::of(lane.worker())).collect();
     let caches = workers.iter().map(|lane| lane.worker().cache_counts()).collect();
     let workers =
         workers.into_iter().map(|lane| -> Box<dyn EventLoop> { Box::new(lane) }).collect();
     let programs = af_xdp.and_then(AfXdpDevice::program).into_iter().collect();
-    Ok(PreparedWorkers { workers, drops, caches, resolver, programs })
+    Ok(PreparedWorkers { workers, drops, feeds, caches, resolver, programs })
 }
 
 /// A worker's wire with a device's queue, where there is one for it, and the talk about ways that

@@ -1,12 +1,24 @@
 //! Who is answered: root, the gateway's own user, and the members of a group.
 
-use std::{io, os::unix::net::UnixStream};
+use std::{
+    io,
+    os::{fd::AsFd as _, unix::net::UnixStream},
+};
 
 use nix::{
     sys::socket::{getsockopt, sockopt::PeerCredentials},
     unistd::Uid,
 };
 use uxfrm_io::peer;
+
+/// What a client may be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// Everything: root, and the gateway's own user.
+    Full,
+    /// All but the bytes of packets: the members of a group.
+    Group,
+}
 
 /// Users who may ask.
 #[derive(Clone, Copy, Debug)]
@@ -21,22 +33,28 @@ impl Readers {
         Self { own: Uid::effective().as_raw(), group }
     }
 
-    /// Whether the client at the other end may ask.
+    /// What the client at the other end may be told; `None` for nothing.
     ///
     /// # Errors
     /// The kernel's.
-    pub(super) fn admit(&self, client: &UnixStream) -> io::Result<bool> {
+    pub(super) fn admit(&self, client: &UnixStream) -> io::Result<Option<Access>> {
         let peer = getsockopt(client, PeerCredentials)?;
-        if self.are(peer.uid(), peer.gid()) {
-            return Ok(true);
-        }
-        let Some(group) = self.group else { return Ok(false) };
-        use std::os::fd::AsFd as _;
-        Ok(peer::groups(client.as_fd())?.contains(&group))
+        let others = || peer::groups(client.as_fd());
+        self.access(peer.uid(), peer.gid(), others)
     }
 
-    fn are(&self, user: u32, group: u32) -> bool {
-        user == 0 || user == self.own || self.group == Some(group)
+    fn access(
+        &self,
+        user: u32,
+        group: u32,
+        others: impl FnOnce() -> io::Result<Vec<u32>>,
+    ) -> io::Result<Option<Access>> {
+        if user == 0 || user == self.own {
+            return Ok(Some(Access::Full));
+        }
+        let Some(wanted) = self.group else { return Ok(None) };
+        let is_member = group == wanted || others()?.contains(&wanted);
+        Ok(is_member.then_some(Access::Group))
     }
 }
 
@@ -46,23 +64,25 @@ mod tests {
 
     #[test]
     fn readers_by_table() {
-        let with = |group| Readers { own: 990, group };
-        for (group, user, peers, expected) in [
-            (None, 0, 5, true),
-            (None, 990, 5, true),
-            (None, 1000, 0, false),
-            (None, 1000, 990, false),
-            (Some(7), 1000, 7, true),
-            (Some(7), 1000, 8, false),
-            (Some(7), 0, 8, true),
+        let (full, members) = (Some(Access::Full), Some(Access::Group));
+        for (group, user, own, others, expected) in [
+            (None, 0, 5, vec![], full),
+            (None, 990, 5, vec![], full),
+            (None, 1000, 0, vec![0, 990], None),
+            (Some(7), 1000, 7, vec![], members),
+            (Some(7), 1000, 8, vec![4, 7], members),
+            (Some(7), 1000, 8, vec![4], None),
+            (Some(7), 0, 7, vec![7], full),
         ] {
-            assert_eq!(with(group).are(user, peers), expected, "{group:?} {user} {peers}");
+            let readers = Readers { own: 990, group };
+            let access = readers.access(user, own, || Ok(others.clone())).unwrap();
+            assert_eq!(access, expected, "{group:?} {user} {own} {others:?}");
         }
     }
 
     #[test]
     fn own_user_is_admitted() {
         let (near, _far) = UnixStream::pair().unwrap();
-        assert!(Readers::new(None).admit(&near).unwrap());
+        assert_eq!(Readers::new(None).admit(&near).unwrap(), Some(Access::Full));
     }
 }

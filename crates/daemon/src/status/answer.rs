@@ -13,10 +13,15 @@ use uxfrm_status::{
 };
 
 use super::{
+    access::Access,
     board::{Post, Posted},
+    drops::DropRing,
     survey::{ReadAt, Survey, parse_cursor},
 };
-use crate::clock::{epoch, now};
+use crate::{
+    clock::{epoch, now},
+    ports::workers::DropFeed,
+};
 
 /// Where answers come from.
 #[derive(Debug)]
@@ -25,27 +30,45 @@ pub(super) struct Sources {
     identity: GatewayIdentity,
     /// When the gateway started.
     started: Moment,
+    drops: DropRing,
 }
 
 impl Sources {
-    /// The gateway that publishes there, and when it started.
-    pub(super) const fn new(
+    /// The gateway that publishes there, when it started, and its workers.
+    pub(super) fn new(
         published: Published,
         identity: GatewayIdentity,
         started: Moment,
+        feeds: &[DropFeed],
     ) -> Self {
-        Self { published, identity, started }
+        Self { published, identity, started, drops: DropRing::new(feeds) }
+    }
+
+    /// Takes workers' records of dropped packets, now and then.
+    pub(super) fn collect(&mut self) {
+        self.drops.collect_due();
     }
 
     /// The answer to a request. A new request of the protocol gets its arm here.
-    pub(super) fn answer(&self, request: &StatusRequest, posted: &Posted) -> StatusAnswer {
-        match request {
-            StatusRequest::Counters => StatusAnswer::Counters(counters(posted)),
-            StatusRequest::Status(query) => match self.status(query, posted) {
-                Ok(status) => StatusAnswer::Status(Box::new(status)),
-                Err(refusal) => StatusAnswer::Refusal(refusal),
-            },
-        }
+    pub(super) fn answer(
+        &mut self,
+        request: &StatusRequest,
+        posted: &Posted,
+        access: Access,
+    ) -> StatusAnswer {
+        let answer = match request {
+            StatusRequest::Counters => Ok(StatusAnswer::Counters(counters(posted))),
+            StatusRequest::Status(query) => {
+                self.status(query, posted).map(|status| StatusAnswer::Status(Box::new(status)))
+            }
+            StatusRequest::Drops(query) => {
+                self.drops.report(query, posted, access).map(StatusAnswer::Drops)
+            }
+            StatusRequest::DropTallies(query) => {
+                Ok(StatusAnswer::DropTallies(self.drops.tally_report(query.by, posted)))
+            }
+        };
+        answer.unwrap_or_else(StatusAnswer::Refusal)
     }
 
     fn status(
@@ -57,7 +80,8 @@ impl Sources {
         // Held as short as can be: it keeps deleted states and their keys.
         let snapshot = self.published.load_full();
         let read = ReadAt { now: now(), posted };
-        let survey = Survey::of(&snapshot, query.peer.as_ref(), read);
+        let tallies = self.drops.tallies();
+        let survey = Survey::of(&snapshot, query.peer.as_ref(), &tallies, read);
         let (states, policies) = (snapshot.sad.len() as u64, snapshot.spd.len() as u64);
         let mut totals = survey.totals();
         (totals.states, totals.policies) = (states, policies);

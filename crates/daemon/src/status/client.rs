@@ -9,7 +9,7 @@ use std::{
 use uxfrm_engine::Moment;
 use uxfrm_status::protocol::{LONGEST_REQUEST, RequestRefusal, StatusAnswer, StatusRequest};
 
-use super::board::Ticket;
+use super::{access::Access, board::Ticket};
 
 /// How long a client may take to send a request, from when it connected or began one.
 const TO_ASK: Duration = Duration::from_secs(5);
@@ -29,6 +29,8 @@ const CHUNK: usize = 4096;
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) stream: UnixStream,
+    /// What it may be told.
+    pub(super) access: Access,
     input: Vec<u8>,
     /// How much of `input` is known to have no end of line.
     searched: usize,
@@ -69,9 +71,10 @@ pub(super) enum Progress {
 
 impl Client {
     /// One that has just connected.
-    pub(super) fn new(stream: UnixStream, now: Moment) -> Self {
+    pub(super) fn new(stream: UnixStream, access: Access, now: Moment) -> Self {
         Self {
             stream,
+            access,
             input: Vec::new(),
             searched: 0,
             output: Vec::new(),
@@ -203,7 +206,7 @@ mod tests {
     fn pair() -> (Client, UnixStream) {
         let (near, far) = UnixStream::pair().unwrap();
         near.set_nonblocking(true).unwrap();
-        (Client::new(near, Moment(0)), far)
+        (Client::new(near, Access::Full, Moment(0)), far)
     }
 
     const NOW: Moment = Moment::from_secs(1);

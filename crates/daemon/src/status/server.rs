@@ -20,10 +20,11 @@ use uxfrm_status::protocol::StatusRequest;
 
 use super::{
     Order, Rested,
-    access::Readers,
+    access::{Access, Readers},
     answer::Sources,
     board::{Board, Posted},
     client::{Client, Phase, Progress},
+    drops,
 };
 use crate::clock::now;
 
@@ -36,8 +37,9 @@ const LISTENER: u8 = 0;
 const TURN: usize = 64;
 /// Bytes of answers that may wait for all clients together before the next one is made.
 const OWED: usize = 32 << 20;
-/// The longest wait: orders wake it, deadlines end it earlier.
-const LONGEST: Duration = Duration::from_secs(60);
+/// The longest wait: orders wake it, deadlines end it earlier, and records of dropped packets are
+/// to be taken.
+const LONGEST: Duration = drops::ROUND;
 /// Where something is short that others give back by and by.
 const BREATHER: Duration = Duration::from_millis(10);
 /// While it rests: clients that are connected get so long to say what they ask.
@@ -88,6 +90,7 @@ impl Server {
     pub(super) fn turn(&mut self, order: Order, board: &Board) -> io::Result<()> {
         self.follow(order)?;
         let ready = self.poller.wait(Some(self.patience()))?;
+        self.sources.collect();
         if self.listens && ready.has(LISTENER) {
             self.accept();
         }
@@ -157,18 +160,18 @@ impl Server {
                 }
             };
             // Who may not ask is gone at once.
-            if self.readers.admit(&client).unwrap_or(false) {
-                self.admit(client);
+            if let Ok(Some(access)) = self.readers.admit(&client) {
+                self.admit(client, access);
             }
         }
     }
 
     /// Gives a client a place, if there is one.
-    fn admit(&mut self, stream: UnixStream) {
+    fn admit(&mut self, stream: UnixStream, access: Access) {
         let Some(place) = self.place() else { return };
         self.drop_client(place);
         match self.poller.add(stream.as_fd(), place) {
-            Ok(()) => drop(self.clients.insert(place, Client::new(stream, now()))),
+            Ok(()) => drop(self.clients.insert(place, Client::new(stream, access, now()))),
             Err(error) => tracing::debug!(%error, "a client of the status socket can't be heard"),
         }
     }
@@ -231,8 +234,8 @@ impl Server {
             if self.owed() > OWED {
                 return;
             }
-            if let Some(request) = self.due(place, &posted) {
-                let line = self.sources.answer(&request, &posted).to_line();
+            if let Some((request, access)) = self.due(place, &posted) {
+                let line = self.sources.answer(&request, &posted, access).to_line();
                 self.send(place, line, board);
             }
         }
@@ -243,11 +246,11 @@ impl Server {
     }
 
     /// What a client waits for, if it is there.
-    fn due(&self, place: u8, posted: &Posted) -> Option<StatusRequest> {
+    fn due(&self, place: u8, posted: &Posted) -> Option<(StatusRequest, Access)> {
         let client = self.clients.get(&place)?;
         let Phase::Waits(request, ticket) = &client.phase else { return None };
         let is_due = posted.answers(*ticket) || self.rest.is_some() || now() >= client.until;
-        is_due.then(|| request.clone())
+        is_due.then(|| (request.clone(), client.access))
     }
 
     fn send(&mut self, place: u8, line: Vec<u8>, board: &Board) {

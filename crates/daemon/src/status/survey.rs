@@ -4,12 +4,16 @@
 //! the same ends, as the other direction, or make one of their own. Then each state goes to the
 //! tunnel that it fits. A look-up each, so 100,000 of them take a moment and no more.
 
-use std::{collections::HashMap, net::IpAddr};
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::IpAddr,
+};
 
 use foldhash::fast::RandomState;
 use uxfrm_engine::{
-    Action, Direction, IfId, Mode, Moment, PolicyEntry, Prefix, Reqid, Sa, SaProtocol, SaRequest,
-    Selector, Snapshot, Template, TemplateLevel,
+    Action, Direction, DropReason, DropSubject, DropTallies, DropTally, IfId, Mode, Moment,
+    PolicyEntry, PolicyIndex, Prefix, Reqid, Sa, SaId, SaProtocol, SaRequest, Selector, Snapshot,
+    Template, TemplateLevel,
 };
 use uxfrm_status::{
     gateway::{PeerFilter, PlainPolicies, StatusTotals},
@@ -61,6 +65,8 @@ pub(super) struct Group<'a> {
     pub(super) outbound: Vec<&'a Sa>,
     /// States by which packets come in.
     pub(super) inbound: Vec<&'a Sa>,
+    /// Packets that were dropped for its states and policies.
+    pub(super) drops: BTreeMap<DropReason, u64>,
     /// Whether it is asked for.
     is_wanted: bool,
 }
@@ -78,11 +84,48 @@ pub(super) struct Survey<'a> {
     by_ends: HashMap<TunnelKey, usize, RandomState>,
     /// A group by its key without ends, for inbound templates that name none.
     any_ends: HashMap<TunnelKey, usize, RandomState>,
+    /// Groups of states and policies that have drop counts; `None` for those that were not met yet.
+    dropped: Dropped,
     plain: PlainPolicies,
     /// States that fit no policy.
     unmatched: Vec<&'a Sa>,
     /// What is known of each wanted tunnel.
     summaries: Vec<(usize, Summary)>,
+}
+
+/// States and policies for which packets were dropped, with the group that they belong to once that
+/// is known.
+#[derive(Debug, Default)]
+struct Dropped {
+    states: HashMap<SaId, Option<usize>, RandomState>,
+    policies: HashMap<PolicyIndex, Option<usize>, RandomState>,
+}
+
+impl Dropped {
+    fn of(tallies: &DropTallies) -> Self {
+        let subjects = || tallies.tallies().iter().map(|tally| tally.subject);
+        let states = subjects().filter_map(|subject| Some((subject.sa?.id, None)));
+        let policies = subjects().filter_map(|subject| Some((subject.policy?, None)));
+        Self { states: states.collect(), policies: policies.collect() }
+    }
+
+    fn note_state(&mut self, id: SaId, at: usize) {
+        if let Some(group) = self.states.get_mut(&id) {
+            *group = Some(at);
+        }
+    }
+
+    fn note_policy(&mut self, index: PolicyIndex, at: usize) {
+        if let Some(group) = self.policies.get_mut(&index) {
+            *group = Some(at);
+        }
+    }
+
+    fn group_of(&self, subject: &DropSubject) -> Option<usize> {
+        let by_state = subject.sa.and_then(|sa| self.states.get(&sa.id).copied().flatten());
+        let by_policy = || self.policies.get(&subject.policy?).copied().flatten();
+        by_state.or_else(by_policy)
+    }
 }
 
 /// Tunnels of one answer.
@@ -104,6 +147,7 @@ impl<'a> Survey<'a> {
     pub(super) fn of(
         snapshot: &'a Snapshot,
         filter: Option<&'a PeerFilter>,
+        tallies: &DropTallies,
         read: ReadAt<'a>,
     ) -> Self {
         let mut survey = Self {
@@ -114,6 +158,7 @@ impl<'a> Survey<'a> {
             any_reqid: HashMap::default(),
             by_ends: HashMap::default(),
             any_ends: HashMap::default(),
+            dropped: Dropped::of(tallies),
             plain: PlainPolicies::default(),
             unmatched: Vec::new(),
             summaries: Vec::new(),
@@ -123,6 +168,7 @@ impl<'a> Survey<'a> {
         snapshot.spd.iter().for_each(|entry| survey.take_inbound(entry));
         snapshot.sad.iter().for_each(|sa| survey.take_state(sa));
         survey.take_acquires(snapshot);
+        survey.take_drops(tallies);
         survey.sum_up();
         survey
     }
@@ -186,6 +232,7 @@ impl<'a> Survey<'a> {
             let key = key_of(&template, entry, local, remote);
             let at = self.group(key);
             self.groups[at].note(entry, &template);
+            self.dropped.note_policy(entry.index(), at);
             let nets = nets(&selector, (selector.source, selector.destination));
             self.groups[at].protect(nets, self.filter, selector.destination);
         }
@@ -201,6 +248,7 @@ impl<'a> Survey<'a> {
             let key = key_of(&template, entry, local, remote);
             let at = self.inbound_group(key);
             self.groups[at].note(entry, &template);
+            self.dropped.note_policy(entry.index(), at);
             if template.reqid == Reqid(0) {
                 self.any_reqid.entry(key).or_insert(at);
             }
@@ -252,7 +300,9 @@ impl<'a> Survey<'a> {
     }
 
     fn take_state(&mut self, sa: &'a Sa) {
-        match self.place(sa) {
+        let place = self.place(sa);
+        place.iter().for_each(|(at, _)| self.dropped.note_state(sa.id(), *at));
+        match place {
             Some((at, Direction::Out)) => self.groups[at].outbound.push(sa),
             Some((at, Direction::In | Direction::Forward)) => self.groups[at].inbound.push(sa),
             None => {
@@ -330,6 +380,15 @@ impl<'a> Survey<'a> {
         keys.find_map(|key| self.by_key.get(&key).copied())
     }
 
+    /// Gives drop counts to the tunnel of their state, or else of their policy.
+    fn take_drops(&mut self, tallies: &DropTallies) {
+        for DropTally { reason, subject, packets } in tallies.tallies() {
+            if let Some(at) = self.dropped.group_of(subject) {
+                *self.groups[at].drops.entry(*reason).or_default() += packets;
+            }
+        }
+    }
+
     fn sum_up(&mut self) {
         let wanted = self.groups.iter().enumerate().filter(|(_, group)| group.is_wanted);
         self.summaries = wanted.map(|(at, group)| (at, Summary::of(group, &self.read))).collect();
@@ -347,6 +406,7 @@ impl Group<'_> {
             key_management: KeyManagement::Absent,
             outbound: Vec::new(),
             inbound: Vec::new(),
+            drops: BTreeMap::new(),
             is_wanted,
         }
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use uxfrm_engine::{Direction, Lifecycle, Sa};
 use uxfrm_status::{
+    counters::CounterList,
     health::{Health, HealthFacts, HealthReason, SideFacts, SideFault, judge},
     limit::LimitStatus,
     tunnel::{FailureStatus, TrafficStatus, TunnelStatus},
@@ -80,6 +81,7 @@ impl Summary {
             sent: self.sent,
             received: self.received,
             failures: self.failures,
+            drops: drops(group),
             rekey: limit(LimitSide::Soft),
             expiry: limit(LimitSide::Hard),
             sequence_ratio: newest_out.map(|sa| StateCounts::of(sa, read).sequence_ratio(sa)),
@@ -98,6 +100,15 @@ fn states(group: &Group<'_>, read: &ReadAt<'_>) -> Vec<uxfrm_status::tunnel::Sta
     all.sort_unstable_by_key(|((_, seq), _)| std::cmp::Reverse(*seq));
     let some = all.into_iter().take(STATES);
     some.map(|((direction, _), sa)| state::status(sa, Some(direction), read)).collect()
+}
+
+/// What was dropped, the most frequent reason first.
+fn drops(group: &Group<'_>) -> CounterList {
+    let all = group.drops.iter();
+    let mut all: Vec<_> =
+        all.map(|(reason, packets)| (reason.as_str().to_owned(), *packets)).collect();
+    all.sort_by_key(|(_, packets)| std::cmp::Reverse(*packets));
+    CounterList(all)
 }
 
 fn newest<'a>(states: &[&'a Sa]) -> Option<&'a Sa> {

@@ -77,6 +77,7 @@ fn up() -> TunnelStatus {
         sent: TrafficStatus { packets: 1234, bytes: 1_200_000, last_seconds_ago: Some(1) },
         received: TrafficStatus { packets: 1, bytes: 84, last_seconds_ago: Some(125) },
         failures: FailureStatus { replay: 3, replay_window: 0, integrity_failed: 1 },
+        drops: CounterList::default(),
         rekey: limit(0.5, 2880),
         expiry: limit(0.4, 3600),
         sequence_ratio: Some(0.0004),
@@ -201,6 +202,8 @@ fn unspecified_ends_many_nets_and_odd_ports_are_readable() {
          tunnel reqid 7 if_id 0x10, rfc4106(gcm(aes)) 128, UDP to 4500, offload nic0"
     );
     assert_eq!(encapsulation(&udp(31000)), "UDP 31000 to 4500");
+    tunnel.drops = CounterList(vec![("in_replay".to_owned(), 1200)]);
+    assert!(limits(&tunnel).ends_with(", 1,200 dropped (in_replay 1,200)"));
     tunnel.sequence_ratio = Some(0.5);
     assert!(limits(&tunnel).contains("50.0 % of sequence numbers used"));
 }

@@ -42,10 +42,10 @@ fn wrong_cursor_is_refused() {
         std::path::Path::new("x"),
         &crate::config::Config::parse("test", "").unwrap(),
     );
-    let sources = Sources::new(database.published(), identity, now());
-    let ask = |after: &str| {
+    let mut sources = Sources::new(database.published(), identity, now(), &[]);
+    let mut ask = |after: &str| {
         let query = StatusQuery { after: Some(after.to_owned()), ..StatusQuery::default() };
-        sources.answer(&StatusRequest::Status(query), &posted(Post::default()))
+        sources.answer(&StatusRequest::Status(query), &posted(Post::default()), Access::Full)
     };
     assert!(matches!(ask(""), StatusAnswer::Status(_)));
     let StatusAnswer::Refusal(refusal) = ask("1.2.3.4") else { panic!("a cursor") };

@@ -50,6 +50,7 @@ impl Site {
             published: database.published(),
             identity: identity(std::path::Path::new("/etc/test.toml"), &config),
             started: now(),
+            feeds: Vec::new(),
             group: None,
             control: poller.waker(),
             listener,
@@ -134,7 +135,10 @@ fn counters(client: &mut UnixStream) -> CounterReport {
     ask(client);
     match read(client) {
         StatusAnswer::Counters(report) => report,
-        other @ (StatusAnswer::Status(_) | StatusAnswer::Refusal(_)) => panic!("{other:?}"),
+        other @ (StatusAnswer::Status(_)
+        | StatusAnswer::Drops(_)
+        | StatusAnswer::DropTallies(_)
+        | StatusAnswer::Refusal(_)) => panic!("{other:?}"),
     }
 }
 

@@ -2,8 +2,10 @@ use std::{collections::BTreeSet, net::Ipv4Addr, sync::Arc};
 
 use uxfrm_crypto::{Backend, KeyMaterial};
 use uxfrm_engine::{
-    Database, Family, LifetimeLimits, Policy, SaConfig, SaId, SaTransform, SoftHardLimit, Spi,
+    Database, Family, LifetimeLimits, Output, Policy, SaConfig, SaTransform, Settings,
+    SoftHardLimit, Spi, Worker,
 };
+use uxfrm_packet::{Batch, PacketBuf, Pool};
 use uxfrm_status::{
     health::{Health, HealthReason},
     tunnel::TrafficStatus,
@@ -62,7 +64,7 @@ fn tunnels(database: &Database, seconds: u64) -> Vec<TunnelStatus> {
 fn tell(database: &Database, seconds: u64, post: Post) -> Vec<TunnelStatus> {
     let (snapshot, posted) = (database.snapshot(), posted(post));
     let read = ReadAt { now: Moment::from_secs(seconds), posted: &posted };
-    Survey::of(&snapshot, None, read).page(None, 1000).tunnels
+    Survey::of(&snapshot, None, &DropTallies::default(), read).page(None, 1000).tunnels
 }
 
 #[test]
@@ -217,13 +219,18 @@ fn plain_policies_and_states_without_policy_are_counted() {
     let database = database(policies, states);
     let (snapshot, posted) = (database.snapshot(), posted(Post::default()));
     let read = ReadAt { now: Moment(0), posted: &posted };
-    let survey = Survey::of(&snapshot, None, read);
+    let survey = Survey::of(&snapshot, None, &DropTallies::default(), read);
     assert_eq!(survey.plain(), PlainPolicies { bypass: 2, block: 1, held: 0 });
     let unmatched = survey.unmatched_states();
     assert_eq!((unmatched.len(), survey.unmatched_states_total()), (1, 1));
     assert_eq!(unmatched[0].destination, other);
     let filter: PeerFilter = "192.0.2.0/24".parse().unwrap();
-    assert_eq!(Survey::of(&snapshot, Some(&filter), read).unmatched_states_total(), 1, "by source");
+    assert_eq!(
+        Survey::of(&snapshot, Some(&filter), &DropTallies::default(), read)
+            .unmatched_states_total(),
+        1,
+        "by source"
+    );
 }
 
 /// One tunnel to each of these peers; every third has its states.
@@ -251,7 +258,7 @@ fn pages_by_name_have_each_tunnel_once() {
     let (database, posted) = (many(47), posted(Post::default()));
     let snapshot = database.snapshot();
     let read = ReadAt { now: Moment(0), posted: &posted };
-    let survey = Survey::of(&snapshot, None, read);
+    let survey = Survey::of(&snapshot, None, &DropTallies::default(), read);
     let (mut seen, mut after) = (Vec::new(), String::new());
     loop {
         let page = survey.page(Some(parse_cursor(&after).unwrap()), 10);
@@ -271,7 +278,7 @@ fn worst_tunnels_come_first_and_all_are_counted() {
     let (database, posted) = (many(30), posted(Post::default()));
     let snapshot = database.snapshot();
     let read = ReadAt { now: Moment(0), posted: &posted };
-    let survey = Survey::of(&snapshot, None, read);
+    let survey = Survey::of(&snapshot, None, &DropTallies::default(), read);
     let page = survey.page(None, 25);
     let healths: Vec<_> = page.tunnels.iter().map(|tunnel| tunnel.health).collect();
     assert!(healths.is_sorted() && page.next.is_none());
@@ -287,7 +294,7 @@ fn filter_takes_outer_and_inner_addresses() {
     let read = ReadAt { now: Moment(0), posted: &posted };
     let count = |filter: &str| {
         let filter: PeerFilter = filter.parse().unwrap();
-        let survey = Survey::of(&snapshot, Some(&filter), read);
+        let survey = Survey::of(&snapshot, Some(&filter), &DropTallies::default(), read);
         (survey.totals().tunnels, survey.page(None, 100).tunnels.len())
     };
     assert_eq!(count("198.18.0.7"), (1, 1));
@@ -311,4 +318,32 @@ fn cursor_returns_from_its_text() {
     for wrong in ["x", "1.2.3.4", "1.2.3.4 1.2.3.4 1 tunnel esp", "a b c d e f"] {
         assert!(parse_cursor(wrong).is_err(), "{wrong}");
     }
+}
+
+/// By a worker that drops a packet for want of a state, and one by its state.
+#[test]
+fn drops_are_told_of_the_tunnel_of_state_or_policy() {
+    let limit = SoftHardLimit { soft: u64::MAX, hard: 0 };
+    let expired = LifetimeLimits { packets: limit, ..LifetimeLimits::default() };
+    let mut elsewhere = out(8);
+    elsewhere.selector.destination = net("10.3.0.0/16");
+    elsewhere.templates[0].destination = [192, 0, 2, 3].into();
+    let states = vec![SaConfig { limits: expired, ..state(HERE, THERE, 0x1001, 7) }];
+    let database = database(vec![out(7), elsewhere], states);
+    let mut worker = Worker::new(Settings::default(), &database.published()).unwrap();
+    for host in [[10, 2, 0, 1], [10, 3, 0, 1], [10, 3, 0, 1]] {
+        let mut plain = *b"\x45\0\0\x14\0\0\0\0\x40\xfd\0\0\x0a\x01\0\x01\0\0\0\0";
+        plain[16..].copy_from_slice(&host);
+        uxfrm_packet::ipv4::fill_checksum(&mut plain).unwrap();
+        let mut batch: Batch = [PacketBuf::from_slice(&plain)].into_iter().collect();
+        worker.outbound(&mut batch, Moment(1), &mut Pool::new(), &mut Output::default());
+    }
+    worker.refresh();
+    let (snapshot, posted) = (database.snapshot(), posted(Post::default()));
+    let read = ReadAt { now: Moment::from_secs(1), posted: &posted };
+    let survey = Survey::of(&snapshot, None, &worker.drop_tallies().read(), read);
+    let told = survey.page(Some(Cursor::Begin), 10).tunnels;
+    let drops: Vec<_> = told.iter().map(|tunnel| (tunnel.reqid, tunnel.drops.0.clone())).collect();
+    let count = |reason: &str, packets| vec![(reason.to_owned(), packets)];
+    assert_eq!(drops, [(7, count("out_state_expired", 1)), (8, count("out_no_state", 2))]);
 }
