@@ -33,7 +33,8 @@ pub(crate) fn execute(options: &DropsOptions) -> anyhow::Result<()> {
         let report = stat::read_drops(&query)?;
         print(&report, options, &mut text, &zone)?;
         if !options.follow {
-            return Ok(note(&report));
+            note(&report);
+            return Ok(());
         }
         // A gateway that began anew begins at 0.
         let began_anew = query.from.is_some_and(|from| report.next < from);

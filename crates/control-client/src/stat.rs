@@ -25,7 +25,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// How long it may take to look through all of its states, beside workers that keep all cores busy.
 const SURVEY: Duration = Duration::from_secs(60);
 
-/// How often it is asked: a gateway that is replaced by another closes connections.
+/// How often it is asked.
 const ATTEMPTS: usize = 2;
 
 /// Asks the gateway of this network namespace for its counters.
@@ -33,10 +33,8 @@ const ATTEMPTS: usize = 2;
 /// # Errors
 /// When no gateway runs here, or it does not answer us.
 pub fn read_counters() -> anyhow::Result<CounterReport> {
-    match ask(&StatusRequest::Counters, ANSWER)? {
-        StatusAnswer::Counters(report) => Ok(report),
-        other => Err(no_such_answer(&other)),
-    }
+    let answer = ask(&StatusRequest::Counters, ANSWER)?;
+    if let StatusAnswer::Counters(report) = answer { Ok(report) } else { Err(other(&answer)) }
 }
 
 /// Asks it for its tunnels.
@@ -44,10 +42,8 @@ pub fn read_counters() -> anyhow::Result<CounterReport> {
 /// # Errors
 /// As [`read_counters`].
 pub fn read_status(query: &StatusQuery) -> anyhow::Result<GatewayStatus> {
-    match ask(&StatusRequest::Status(query.clone()), SURVEY)? {
-        StatusAnswer::Status(status) => Ok(*status),
-        other => Err(no_such_answer(&other)),
-    }
+    let answer = ask(&StatusRequest::Status(query.clone()), SURVEY)?;
+    if let StatusAnswer::Status(status) = answer { Ok(*status) } else { Err(other(&answer)) }
 }
 
 /// Asks it for packets that it dropped.
@@ -55,10 +51,8 @@ pub fn read_status(query: &StatusQuery) -> anyhow::Result<GatewayStatus> {
 /// # Errors
 /// As [`read_counters`]; a reason that it does not know.
 pub fn read_drops(query: &DropQuery) -> anyhow::Result<DropReport> {
-    match ask(&StatusRequest::Drops(query.clone()), ANSWER)? {
-        StatusAnswer::Drops(report) => Ok(report),
-        other => Err(no_such_answer(&other)),
-    }
+    let answer = ask(&StatusRequest::Drops(query.clone()), ANSWER)?;
+    if let StatusAnswer::Drops(report) = answer { Ok(report) } else { Err(other(&answer)) }
 }
 
 /// Asks it whose packets it dropped.
@@ -66,13 +60,12 @@ pub fn read_drops(query: &DropQuery) -> anyhow::Result<DropReport> {
 /// # Errors
 /// As [`read_counters`].
 pub fn read_drop_tallies(by: DropScope) -> anyhow::Result<DropTallyReport> {
-    match ask(&StatusRequest::DropTallies(DropTallyQuery { by }), ANSWER)? {
-        StatusAnswer::DropTallies(report) => Ok(report),
-        other => Err(no_such_answer(&other)),
-    }
+    let answer = ask(&StatusRequest::DropTallies(DropTallyQuery { by }), ANSWER)?;
+    if let StatusAnswer::DropTallies(report) = answer { Ok(report) } else { Err(other(&answer)) }
 }
 
-/// Asks it anything.
+/// Asks it anything. One that closes the connection without an answer is asked once more: it may
+/// have been replaced by another.
 fn ask(request: &StatusRequest, patience: Duration) -> anyhow::Result<StatusAnswer> {
     for _ in 0..ATTEMPTS {
         let server = dial()?;
@@ -122,7 +115,7 @@ fn refused(refusal: &RequestRefusal) -> anyhow::Error {
 }
 
 /// What to say of an answer to another question, or none.
-fn no_such_answer(answer: &StatusAnswer) -> anyhow::Error {
+fn other(answer: &StatusAnswer) -> anyhow::Error {
     match answer {
         StatusAnswer::Refusal(refusal) => refused(refusal),
         StatusAnswer::Counters(_)
