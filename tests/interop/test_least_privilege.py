@@ -123,6 +123,11 @@ def threads(gateway):
     return found
 
 
+def wait_for_filters(gateway):
+    """A thread takes its filter as it begins, a moment after it can be seen."""
+    patience.wait_for(lambda: {status["Seccomp"].strip() for statuses in threads(gateway).values() for status in statuses} == {"2"}, "filters", 20)
+
+
 def test_a_gateway_has_no_program_of_its_own_started(uxfrm, network, pair, needs_injection):
     """Its supervisor, which has all privileges, starts whom it names; but nothing that it may
     have written."""
@@ -171,6 +176,7 @@ def test_each_thread_keeps_only_what_it_needs(network, pair):
     left.start(PROTECTED.lines(HERE, THERE), more=CONTROLLED)
     right.start(PROTECTED.lines(THERE, HERE), more=CONTROLLED)
     network.left.ping(HERE.inner[4], THERE.inner[4])
+    wait_for_filters(left)
     found = threads(left)
     assert any("lane" in name or "uxfrm-" in name for name in found), found.keys()
     for name, statuses in found.items():
@@ -192,6 +198,7 @@ def test_who_takes_over_keeps_as_little(network, pair):
         before = left.pid
         left.upgrade()
         assert left.pid != before
+    wait_for_filters(left)
     for name, statuses in threads(left).items():
         for status in statuses:
             assert int(status["CapPrm"], 16) & ~KEPT == 0, (name, status["CapPrm"])
@@ -413,8 +420,7 @@ def test_the_end_of_standard_input_is_heard(network, pair):
             ["ip", "netns", "exec", network.left.name, left._binary, "run", "--until-stdin-ends", left.directory / "config.toml"],
             stdin=subprocess.PIPE, stdout=log, stderr=log)
     left._wait_until_ready()
-    # A thread takes its filter as it begins.
-    patience.wait_for(lambda: {status["Seccomp"].strip() for statuses in threads(left).values() for status in statuses} == {"2"}, "filters", 20)
+    wait_for_filters(left)
     left._process.stdin.close()
     assert left._process.wait(20) == 0
 

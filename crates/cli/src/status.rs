@@ -24,9 +24,6 @@ const BAD: u8 = 1;
 /// Nobody could be asked.
 const UNKNOWN: u8 = 2;
 
-/// Tunnels of one answer, where all are wanted.
-const PAGE: u32 = 5000;
-
 /// Has a terminal forget what it shows.
 const CLEAR: &str = "\x1b[H\x1b[2J\x1b[3J";
 
@@ -52,7 +49,8 @@ fn read(options: &StatusOptions) -> anyhow::Result<GatewayStatus> {
     if !options.all {
         return stat::read_status(&query);
     }
-    let mut query = StatusQuery { limit: Some(PAGE), after: Some(String::new()), ..query };
+    let mut query =
+        StatusQuery { limit: Some(StatusQuery::MOST), after: Some(String::new()), ..query };
     let mut status = stat::read_status(&query)?;
     while let Some(next) = status.next.take() {
         query.after = Some(next);

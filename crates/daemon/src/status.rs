@@ -22,6 +22,7 @@ mod tunnel;
 
 use std::{
     io,
+    os::unix::net::UnixListener,
     path::{self, Path},
     process,
     sync::{
@@ -45,7 +46,6 @@ use self::{
     answer::{Sources, unix_seconds},
     board::{Board, Post},
     server::Server,
-    socket::StatusSocket,
 };
 use crate::{
     clock::now,
@@ -105,8 +105,8 @@ pub(crate) struct Makings {
     pub(crate) group: Option<u32>,
     /// Wakes the control thread.
     pub(crate) control: Waker,
-    /// The socket.
-    pub(crate) listener: std::os::unix::net::UnixListener,
+    /// The socket, as [`StatusSocket::listener`](socket::StatusSocket::listener) gives it.
+    pub(crate) listener: UnixListener,
 }
 
 #[derive(Debug)]
@@ -150,24 +150,6 @@ pub(crate) fn identity(path: &Path, config: &Config) -> GatewayIdentity {
         interfaces,
         devices: Vec::new(),
         key_manager_listens: false,
-    }
-}
-
-impl Makings {
-    /// What a thread needs to answer for a gateway at a socket.
-    ///
-    /// # Errors
-    /// The kernel's: too many descriptors open.
-    pub(crate) fn new(
-        socket: &StatusSocket,
-        published: Published,
-        identity: GatewayIdentity,
-        group: Option<u32>,
-        control: Waker,
-    ) -> io::Result<Self> {
-        let (started, listener) = (now(), socket.listener()?);
-        let feeds = Vec::new();
-        Ok(Self { published, identity, started, feeds, group, control, listener })
     }
 }
 

@@ -14,8 +14,11 @@
 //! nothing: the next one may be right.
 //!
 //! A new request is a variant of [`StatusRequest`] with its answer in [`StatusAnswer`], its name in
-//! [`REQUESTS`], and an arm in `daemon/src/status/answer.rs`. The version rises where a client of
-//! before would misread an answer; new fields and new requests do not raise it.
+//! [`REQUESTS`], an arm in `daemon/src/status/answer.rs`, which has the published snapshot, the
+//! workers' counters and the control thread's latest post, and a function in
+//! `control-client/src/stat.rs`. What only the control thread knows is a field of the daemon's
+//! `Post`. The version rises where a client of before would misread an answer; new fields and new
+//! requests do not raise it.
 
 use serde::{Deserialize, Serialize};
 

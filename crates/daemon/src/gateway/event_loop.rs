@@ -53,12 +53,16 @@ impl Gateway {
         config: &Config,
         socket: &StatusSocket,
     ) -> anyhow::Result<StatusThread> {
-        let group = config.status.group.map(|group| group.number());
-        let (published, control) = (self.database.published(), self.poller.waker());
-        let identity = status::identity(path, config);
-        let makings = Makings::new(socket, published, identity, group, control);
-        let makings = makings.map(|made| Makings { feeds: self.feeds.clone(), ..made });
-        makings.and_then(StatusThread::start).context("no thread to answer `uxfrm status`")
+        let makings = Makings {
+            published: self.database.published(),
+            identity: status::identity(path, config),
+            started: now(),
+            feeds: self.feeds.clone(),
+            group: config.status.group.map(|group| group.number()),
+            control: self.poller.waker(),
+            listener: socket.listener()?,
+        };
+        StatusThread::start(makings).context("no thread to answer `uxfrm status`")
     }
 
     /// Says that it is ready, and looks after everything until told to end.

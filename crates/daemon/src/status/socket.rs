@@ -110,7 +110,7 @@ impl StatusSocket {
     ///
     /// # Errors
     /// The kernel's.
-    pub(super) fn listener(&self) -> io::Result<UnixListener> {
+    pub(crate) fn listener(&self) -> io::Result<UnixListener> {
         self.listener.try_clone()
     }
 }
