@@ -1,6 +1,7 @@
 //! The command line, as clap reads it. The doc comments here are the text of `uxfrm --help`.
 
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::PossibleValuesParser};
@@ -78,6 +79,17 @@ pub(crate) enum Command {
     /// how many they stand for. What a reason means follows its first record. `uxfrm stat
     /// --reasons` counts all.
     Drops(DropsOptions),
+    /// Explain what a packet would meet, and why: route, policy, state, size, way out.
+    ///
+    /// What nearly fits is told with its difference. `dir in` asks about a packet that comes in,
+    /// plain or, with `spi`, in ESP. Exit code: 0 it leaves in ESP or comes in, 1 it is dropped,
+    /// waits or leaves plain, 2 nobody could be asked.
+    Why(WhyOptions),
+    /// Find the largest packet that really passes a tunnel, by pings without fragmentation.
+    ///
+    /// Exit code: 0 packets pass as large as uxfrm takes them for, 1 only smaller ones do, as a
+    /// router drops larger ones without a word, 2 nobody answers.
+    Probe(ProbeOptions),
     /// List and change states and policies, as `ip xfrm` does; watch events.
     Xfrm(XfrmOptions),
     /// List, add and delete FOU and GUE receive ports, as `ip fou` does.
@@ -279,6 +291,38 @@ pub(crate) struct StatusOptions {
     /// Print it anew every so many seconds.
     #[arg(short, long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
     pub(crate) watch: Option<u64>,
+}
+
+/// Options of `uxfrm why`.
+#[derive(Args, Debug)]
+pub(crate) struct WhyOptions {
+    /// Print one line of JSON.
+    #[arg(short, long)]
+    pub(crate) json: bool,
+
+    /// SRC DST [PROTO [[SPORT] DPORT]] [dir in|out] [spi SPI] [from ADDR] [to ADDR] [mark MARK]:
+    /// the packet, and the ESP packet that it comes in with its outer addresses.
+    #[arg(value_name = "WORD", required = true, num_args = 2..)]
+    pub(crate) words: Vec<String>,
+}
+
+/// Options of `uxfrm probe`.
+#[derive(Args, Debug)]
+pub(crate) struct ProbeOptions {
+    /// A host behind the tunnel that answers ping.
+    pub(crate) address: IpAddr,
+
+    /// An own address to ask from; without, the one that the kernel takes.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) source: Option<IpAddr>,
+
+    /// Milliseconds to wait for each answer; a size is tried three times.
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(10..=60000))]
+    pub(crate) patience: u64,
+
+    /// Print one line of JSON.
+    #[arg(short, long)]
+    pub(crate) json: bool,
 }
 
 /// Options of `uxfrm xfrm`.

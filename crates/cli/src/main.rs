@@ -18,12 +18,14 @@ mod environment;
 mod exec;
 mod log;
 mod man;
+mod probe;
 mod reload;
 mod run;
 mod stat;
 mod status;
 mod tunnels;
 mod upgrade;
+mod why;
 mod xfrm;
 
 use std::io::{self, Write};
@@ -73,6 +75,8 @@ const fn reads_keys(command: &Command) -> bool {
         | Command::Status(_)
         | Command::Stat(_)
         | Command::Drops(_)
+        | Command::Why(_)
+        | Command::Probe(_)
         | Command::Exec(_)
         | Command::Demo(_)
         | Command::Bench(_)
@@ -99,6 +103,8 @@ fn execute(command: Command, supervisor: Option<u32>) -> anyhow::Result<ExitCode
         Command::Status(options) => return status::execute(&options),
         Command::Stat(options) => stat::execute(&options),
         Command::Drops(options) => drops::execute(&options),
+        Command::Why(options) => return why::execute(&options),
+        Command::Probe(options) => return probe::execute(&options),
         Command::Exec(options) => exec::execute(&options),
         Command::Demo(options) => demo::execute(&options),
         Command::Bench(options) => bench::execute(&options),

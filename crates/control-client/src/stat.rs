@@ -14,6 +14,7 @@ use uxfrm_control::STAT_NAME;
 use uxfrm_status::{
     counters::CounterReport,
     drops::{DropQuery, DropReport, DropScope, DropTallyQuery, DropTallyReport},
+    explanation::{FlowExplanation, FlowQuery},
     gateway::{GatewayStatus, StatusQuery},
     protocol::{RequestRefusal, StatusAnswer, StatusRequest},
 };
@@ -35,6 +36,15 @@ const ATTEMPTS: usize = 2;
 pub fn read_counters() -> anyhow::Result<CounterReport> {
     let answer = ask(&StatusRequest::Counters, ANSWER)?;
     if let StatusAnswer::Counters(report) = answer { Ok(report) } else { Err(other(&answer)) }
+}
+
+/// Asks it what a packet would meet.
+///
+/// # Errors
+/// As [`read_counters`].
+pub fn explain_flow(query: &FlowQuery) -> anyhow::Result<FlowExplanation> {
+    let answer = ask(&StatusRequest::Why(query.clone()), SURVEY)?;
+    if let StatusAnswer::Why(explanation) = answer { Ok(*explanation) } else { Err(other(&answer)) }
 }
 
 /// Asks it for its tunnels.
@@ -120,6 +130,7 @@ fn other(answer: &StatusAnswer) -> anyhow::Error {
         StatusAnswer::Refusal(refusal) => refused(refusal),
         StatusAnswer::Counters(_)
         | StatusAnswer::Status(_)
+        | StatusAnswer::Why(_)
         | StatusAnswer::Drops(_)
         | StatusAnswer::DropTallies(_) => {
             anyhow::anyhow!("the gateway answers another question")

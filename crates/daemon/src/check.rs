@@ -8,7 +8,6 @@ mod states;
 mod templates;
 #[cfg(test)]
 mod tests;
-mod wording;
 
 use std::{fmt, fs};
 

@@ -21,7 +21,7 @@ use nix::{
     sys::{prctl, signal::Signal},
     unistd::{AccessFlags, Pid, access},
 };
-use uxfrm_engine::{Database, Drops, Event, SharedCacheStats};
+use uxfrm_engine::{Database, Drops, Event, Settings, SharedCacheStats};
 use uxfrm_io::{
     icmp_errors::PathMtuErrors, nftables::TableWatch, poll::Poller, rtnetlink::RtnlMonitor,
     secret_memory, signal::Signals, uevents::Uevents,
@@ -221,6 +221,8 @@ struct Gateway {
     /// What workers tell of the packets that they drop.
     feeds: Vec<DropFeed>,
     caches: Vec<Arc<SharedCacheStats>>,
+    /// Of the first worker.
+    settings: Settings,
     events: Receiver<Event>,
     poller: Poller,
     /// Word of links and addresses.

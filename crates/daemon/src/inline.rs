@@ -136,8 +136,10 @@ pub(crate) fn open(
     let drops = built.iter().map(|lane| lane.worker().drops()).chain(unclaimed).collect();
     let feeds = built.iter().map(|lane| DropFeed::of(lane.worker())).collect();
     let caches = built.iter().map(|lane| lane.worker().cache_counts()).collect();
+    let settings = built.first().map(|lane| lane.worker().settings().clone()).unwrap_or_default();
     let workers = built.into_iter().map(|lane| -> Box<dyn EventLoop> { Box::new(lane) }).collect();
-    Ok(PreparedWorkers { workers, drops, feeds, caches, resolver: Some(resolver), programs })
+    let resolver = Some(resolver);
+    Ok(PreparedWorkers { workers, drops, feeds, caches, settings, resolver, programs })
 }
 
 fn inline_ports(

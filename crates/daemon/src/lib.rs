@@ -24,6 +24,7 @@ mod local_ports;
 mod pausable_thread;
 mod protocol;
 mod tun;
+mod wording;
 
 pub mod config;
 

@@ -14,6 +14,7 @@ mod answer;
 pub(crate) mod board;
 mod client;
 mod drops;
+mod explanation;
 mod server;
 pub(crate) mod socket;
 mod state;
@@ -34,7 +35,7 @@ use std::{
     time::Duration,
 };
 
-use uxfrm_engine::{Moment, Published};
+use uxfrm_engine::{Moment, Published, Settings};
 use uxfrm_io::{
     poll::{Poller, Waker},
     priority, sandbox,
@@ -97,6 +98,8 @@ pub(crate) struct Makings {
     pub(crate) published: Published,
     /// Who the gateway is.
     pub(crate) identity: GatewayIdentity,
+    /// A worker's settings.
+    pub(crate) settings: Settings,
     /// When it started.
     pub(crate) started: Moment,
     /// What workers tell of the packets that they drop.
@@ -241,8 +244,10 @@ fn run(shared: &Arc<Shared>, makings: &Makings) -> io::Result<StartedThread> {
     let poller = Poller::new()?;
     let waker = poller.waker();
     let (rested_sender, rested) = mpsc::channel();
-    let Makings { published, identity, started, feeds, group, listener, control: _ } = makings;
-    let sources = Sources::new(Arc::clone(published), identity.clone(), *started, feeds);
+    let Makings { published, identity, settings, started, feeds, group, listener, control: _ } =
+        makings;
+    let settings = settings.clone();
+    let sources = Sources::new(Arc::clone(published), identity.clone(), settings, *started, feeds);
     let server =
         Server::new(listener.try_clone()?, poller, Readers::new(*group), sources, rested_sender)?;
     let shared = Arc::clone(shared);

@@ -191,6 +191,13 @@ impl Settings {
         self.path_mtus.get(&peer).map_or(self.mtu, |narrow| self.mtu.min(*narrow))
     }
 
+    /// These settings with what a host is now.
+    #[must_use]
+    pub fn with_host(self, host: &HostView) -> Self {
+        let HostView { addresses, mtu, path_mtus } = host.clone();
+        Self { addresses, mtu, path_mtus, ..self }
+    }
+
     /// Largest plain packet that is sent unfragmented. The kernel's raw sockets do not fragment
     /// above the link's MTU and report nothing; other ports know each packet's path.
     #[inline]

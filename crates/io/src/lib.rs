@@ -23,6 +23,7 @@
 //! | [`nftables`] | a table of the kernel's packet filter |
 //! | [`text_file`] | input files of users |
 //! | [`capture`] | packets of an interface |
+//! | [`icmp_echo`] | how large packets a path takes |
 //! | [`poll`], [`signal`] | waiting for ports, other threads and signals |
 //! | [`peer`] | who is at the other end of a UNIX socket |
 //! | [`sandbox`] | capabilities, system calls and files of a running gateway |
@@ -46,6 +47,7 @@ pub mod frames;
 pub mod fuzz;
 pub mod heap;
 pub mod huge_pages;
+pub mod icmp_echo;
 pub mod icmp_errors;
 pub mod ike;
 pub mod ipv6_support;

@@ -9,6 +9,7 @@
 //! | --- | --- |
 //! | [`protocol`] | requests, answers, versions; how they stand on the socket |
 //! | [`counters`] | drops by the kernel's names and by reason, flow caches |
+//! | [`explanation`] | what a flow would meet |
 //! | [`gateway`] | the gateway and all its tunnels |
 //! | [`tunnel`] | one tunnel, one state |
 //! | [`drops`] | dropped packets, and whose they were |
@@ -22,6 +23,7 @@
 
 pub mod counters;
 pub mod drops;
+pub mod explanation;
 pub mod gateway;
 pub mod health;
 pub mod limit;

@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     counters::CounterReport,
     drops::{DropQuery, DropReport, DropTallyQuery, DropTallyReport},
+    explanation::{FlowExplanation, FlowQuery},
     gateway::{GatewayStatus, StatusQuery},
 };
 
@@ -35,7 +36,7 @@ pub const VERSION: u32 = 1;
 pub const LONGEST_REQUEST: usize = 64 << 10;
 
 /// Names of all requests.
-pub const REQUESTS: [&str; 4] = ["counters", "status", "drops", "drop-tallies"];
+pub const REQUESTS: [&str; 5] = ["counters", "status", "drops", "drop-tallies", "why"];
 
 /// What a client asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,6 +50,8 @@ pub enum StatusRequest {
     Drops(DropQuery),
     /// How many packets of each state, policy or device were dropped.
     DropTallies(DropTallyQuery),
+    /// What a packet would meet.
+    Why(FlowQuery),
 }
 
 /// What it is answered.
@@ -63,6 +66,8 @@ pub enum StatusAnswer {
     Drops(DropReport),
     /// To [`StatusRequest::DropTallies`].
     DropTallies(DropTallyReport),
+    /// To [`StatusRequest::Why`].
+    Why(Box<FlowExplanation>),
     /// To what is no request.
     Refusal(RequestRefusal),
 }
@@ -203,7 +208,11 @@ mod tests {
     #[test]
     fn each_request_is_named_and_each_name_is_one() {
         for name in REQUESTS {
-            let needs = if name == "drop-tallies" { r#","by":"sa""# } else { "" };
+            let needs = match name {
+                "drop-tallies" => r#","by":"sa""#,
+                "why" => r#","source":"10.1.0.1","destination":"10.2.0.1""#,
+                _alone => "",
+            };
             let line = format!(r#"{{"version":1,"ask":"{name}"{needs}}}"#);
             assert!(StatusRequest::from_line(line.as_bytes()).is_ok(), "{name}");
         }

@@ -40,7 +40,14 @@ const HOUSES: &[House] = &[
     House {
         folder: "crates/daemon",
         floors: &[
-            &["clock", "descriptor_store", "fallback_socket", "local_ports", "pausable_thread"],
+            &[
+                "clock",
+                "descriptor_store",
+                "fallback_socket",
+                "local_ports",
+                "pausable_thread",
+                "wording",
+            ],
             &["protocol", "tun"],
             &["config"],
             &["batch"],

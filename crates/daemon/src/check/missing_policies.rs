@@ -4,7 +4,8 @@ use std::collections::HashSet;
 
 use uxfrm_engine::{Action, Direction, Family, Mode, PolicyEntry, Prefix, Selector};
 
-use super::{Finding, Subject, wording};
+use super::{Finding, Subject};
+use crate::wording;
 
 /// Policies `in` for networks without one `fwd`: what comes out of the tunnel for hosts behind the
 /// gateway is dropped (`in_no_policy`).

@@ -7,7 +7,8 @@ use std::{
 
 use uxfrm_engine::{Direction, Lifecycle, Mode, Reqid, Sa, Template};
 
-use super::{Finding, Subject, wording};
+use super::{Finding, Subject};
+use crate::wording;
 
 /// States that no template of a policy takes.
 pub(super) fn without_policy(subject: &Subject<'_>) -> Vec<Finding> {

@@ -5,8 +5,8 @@ use uxfrm_engine::{
     explain::{outbound::OutboundExplanation, states::TemplateExplanation},
 };
 
-use super::{Finding, MOST, Subject, wording};
-use crate::clock::now;
+use super::{Finding, MOST, Subject};
+use crate::{clock::now, wording};
 
 /// Required templates without a state: packets are dropped, or wait for an IKE daemon.
 pub(super) fn without_state(subject: &Subject<'_>) -> Vec<Finding> {

@@ -56,6 +56,7 @@ impl Gateway {
         let makings = Makings {
             published: self.database.published(),
             identity: status::identity(path, config),
+            settings: self.settings.clone(),
             started: now(),
             feeds: self.feeds.clone(),
             group: config.status.group.map(|group| group.number()),

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::Context as _;
 use nix::net::if_::if_nametoindex;
-use uxfrm_engine::{Database, HostView};
+use uxfrm_engine::{Database, HostView, Settings};
 use uxfrm_io::{
     icmp_errors::PathMtuErrors,
     poll::{Poller, Waker},
@@ -229,6 +229,7 @@ impl Gateway {
             drops: Vec::new(),
             feeds: Vec::new(),
             caches: Vec::new(),
+            settings: Settings::default(),
             events,
             poller,
             network,

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use uxfrm_engine::{
     ByDirection, ByFamily, CacheStats, DropCounts, DropReason, KeyManagers, Moment, Published,
-    Snapshot, XfrmCounter,
+    Settings, Snapshot, XfrmCounter,
 };
 use uxfrm_status::{
     counters::{CacheReport, CounterList, CounterReport},
+    explanation::{FlowExplanation, FlowQuery},
     gateway::{GatewayIdentity, GatewayStatus, StatusQuery},
     protocol::{RequestRefusal, StatusAnswer, StatusRequest},
 };
@@ -16,6 +17,7 @@ use super::{
     access::Access,
     board::{Post, Posted},
     drops::DropRing,
+    explanation::explain,
     survey::{ReadAt, Survey, parse_cursor},
 };
 use crate::{
@@ -28,6 +30,8 @@ use crate::{
 pub(super) struct Sources {
     published: Published,
     identity: GatewayIdentity,
+    /// A worker's.
+    settings: Settings,
     /// When the gateway started.
     started: Moment,
     drops: DropRing,
@@ -38,10 +42,11 @@ impl Sources {
     pub(super) fn new(
         published: Published,
         identity: GatewayIdentity,
+        settings: Settings,
         started: Moment,
         feeds: &[DropFeed],
     ) -> Self {
-        Self { published, identity, started, drops: DropRing::new(feeds) }
+        Self { published, identity, settings, started, drops: DropRing::new(feeds) }
     }
 
     /// Takes workers' records of dropped packets, now and then.
@@ -61,6 +66,9 @@ impl Sources {
             StatusRequest::Status(query) => {
                 self.status(query, posted).map(|status| StatusAnswer::Status(Box::new(status)))
             }
+            StatusRequest::Why(query) => {
+                self.explain(query).map(|explanation| StatusAnswer::Why(Box::new(explanation)))
+            }
             StatusRequest::Drops(query) => {
                 self.drops.report(query, posted, access).map(StatusAnswer::Drops)
             }
@@ -69,6 +77,16 @@ impl Sources {
             }
         };
         answer.unwrap_or_else(StatusAnswer::Refusal)
+    }
+
+    fn explain(&self, query: &FlowQuery) -> Result<FlowExplanation, RequestRefusal> {
+        let snapshot = self.published.load_full();
+        let tun = match self.identity.mode.as_str() {
+            "inline" => String::new(),
+            _host => self.identity.tun.clone(),
+        };
+        let explanation = explain(&snapshot, &self.settings, query)?;
+        Ok(FlowExplanation { tun, ..explanation })
     }
 
     fn status(

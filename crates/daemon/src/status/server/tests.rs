@@ -49,6 +49,7 @@ impl Site {
         let makings = Makings {
             published: database.published(),
             identity: identity(std::path::Path::new("/etc/test.toml"), &config),
+            settings: uxfrm_engine::Settings::default(),
             started: now(),
             feeds: Vec::new(),
             group: None,
@@ -136,6 +137,7 @@ fn counters(client: &mut UnixStream) -> CounterReport {
     match read(client) {
         StatusAnswer::Counters(report) => report,
         other @ (StatusAnswer::Status(_)
+        | StatusAnswer::Why(_)
         | StatusAnswer::Drops(_)
         | StatusAnswer::DropTallies(_)
         | StatusAnswer::Refusal(_)) => panic!("{other:?}"),

@@ -1,30 +1,75 @@
 //! Policies, templates and states in the words of `ip xfrm`.
 
 use uxfrm_engine::explain::states::{NearState, StateMisfit};
-use uxfrm_engine::{Lifecycle, PolicyEntry, Reqid, Sa, Template};
+use uxfrm_engine::{Action, Lifecycle, PolicyEntry, Reqid, Sa, SaId, Template};
 
 /// `policy src 10.1.0.0/16 dst 10.2.0.0/16 dir out`
-pub(super) fn policy(entry: &PolicyEntry) -> String {
+pub(crate) fn policy(entry: &PolicyEntry) -> String {
     format!("policy {} dir {}", entry.selector(), entry.direction())
 }
 
 /// `tmpl src 10.9.0.1 dst 10.9.0.2 reqid 1 mode tunnel`
-pub(super) fn template(template: &Template) -> String {
+pub(crate) fn template(template: &Template) -> String {
     let Template { source, destination, spi, mode, reqid, .. } = template;
     let spi = if spi.0 == 0 { String::new() } else { format!(" spi {spi}") };
     format!("tmpl src {source} dst {destination}{spi} reqid {} mode {mode}", reqid.0)
 }
 
 /// `state src 10.9.0.1 dst 10.9.0.2 spi 0x00001001`
-pub(super) fn state(sa: &Sa) -> String {
+pub(crate) fn state(sa: &Sa) -> String {
     format!("state src {} dst {} spi {}", sa.source(), sa.id().destination, sa.id().spi)
 }
 
-/// In what a state differs from a template: `it has reqid 1, the template reqid 2`.
-pub(super) fn difference(near: &NearState, template: &Template) -> String {
-    let parts: Vec<_> =
-        near.misfits.iter().map(|misfit| misfit_words(*misfit, &near.sa, template)).collect();
+/// `allow` or `block`
+pub(crate) const fn action(action: Action) -> &'static str {
+    match action {
+        Action::Allow => "allow",
+        Action::Block => "block",
+    }
+}
+
+/// In what a state that nearly fits differs from a template, as `it has reqid 1, the template reqid
+/// 2`.
+pub(crate) fn difference(near: &NearState, template: &Template) -> String {
+    differences(&near.misfits, &near.sa, template)
+}
+
+/// In what a state differs from a template.
+pub(crate) fn differences(misfits: &[StateMisfit], sa: &Sa, template: &Template) -> String {
+    let parts: Vec<_> = misfits.iter().map(|one| misfit_words(*one, sa, template)).collect();
     parts.join(", and ")
+}
+
+/// In what a state differs from what a packet asks for.
+pub(crate) fn inbound_differences(near: &NearState, wanted: SaId) -> String {
+    let id = near.sa.id();
+    let words = |misfit: &StateMisfit| match misfit {
+        StateMisfit::Destination => {
+            format!("it has dst {}, the packet {}", id.destination, wanted.destination)
+        }
+        StateMisfit::Source => format!("it has src {}, the packet another", near.sa.source()),
+        StateMisfit::Spi => format!("it has spi {}, the packet {}", id.spi, wanted.spi),
+        StateMisfit::Direction => "it has dir out".to_owned(),
+        StateMisfit::Lifecycle(lifecycle) => lifecycle_words(*lifecycle).to_owned(),
+        StateMisfit::Mark => "it is for packets with another mark".to_owned(),
+        StateMisfit::Protocol
+        | StateMisfit::Mode
+        | StateMisfit::Reqid
+        | StateMisfit::IfId
+        | StateMisfit::Cpu
+        | StateMisfit::Selector
+        | StateMisfit::Device => "it is for other packets".to_owned(),
+    };
+    near.misfits.iter().map(words).collect::<Vec<_>>().join(", and ")
+}
+
+const fn lifecycle_words(lifecycle: Lifecycle) -> &'static str {
+    match lifecycle {
+        Lifecycle::Acquire => "it is larval: it has no keys yet",
+        Lifecycle::Valid | Lifecycle::Dying => "it is usable",
+        Lifecycle::Error => "it could not be made",
+        Lifecycle::Expired => "it has expired",
+    }
 }
 
 fn misfit_words(misfit: StateMisfit, sa: &Sa, template: &Template) -> String {
@@ -64,9 +109,7 @@ fn misfit_words(misfit: StateMisfit, sa: &Sa, template: &Template) -> String {
             Some(direction) => format!("it has dir {direction}"),
             None => "it is for the other direction".to_owned(),
         },
-        StateMisfit::Lifecycle(Lifecycle::Acquire) => "it is larval: it has no keys yet".to_owned(),
-        StateMisfit::Lifecycle(Lifecycle::Expired) => "it has expired".to_owned(),
-        StateMisfit::Lifecycle(_) => "it is not usable".to_owned(),
+        StateMisfit::Lifecycle(lifecycle) => lifecycle_words(lifecycle).to_owned(),
         StateMisfit::Device => "it is on another device than the policy".to_owned(),
     }
 }

@@ -1,0 +1,46 @@
+//! An explanation for people: the flow, a line a step with notes below, the verdict.
+
+use uxfrm_status::explanation::{FlowExplanation, FlowOutcome, StepResult};
+use uxfrm_status::text::Colour;
+
+/// The whole text, with an end of line.
+pub(super) fn render(explanation: &FlowExplanation, colour: Colour) -> String {
+    let FlowExplanation { flow, direction, outcome, verdict, steps, drop, .. } = explanation;
+    let mut text = format!("{flow}, dir {direction}\n");
+    for step in steps {
+        let sign = match step.result {
+            StepResult::Passes => paint("ok", GREEN, colour),
+            StepResult::Doubtful => paint("? ", YELLOW, colour),
+            StepResult::Fails => paint("no", RED, colour),
+        };
+        text += &format!("  {sign} {:<8} {}\n", step.stage, step.text);
+        for note in &step.notes {
+            text += &format!("              {note}\n");
+        }
+    }
+    let shade = match outcome {
+        FlowOutcome::LeavesProtected | FlowOutcome::ComesIn => GREEN,
+        FlowOutcome::Waits => YELLOW,
+        FlowOutcome::LeavesPlain | FlowOutcome::Dropped => RED,
+    };
+    text += &format!("{}\n", paint(verdict, shade, colour));
+    if let Some(advice) = drop {
+        for (name, words) in [("cause", &advice.cause), ("next", &advice.next_step)] {
+            if !words.is_empty() {
+                text += &format!("  {name}: {words}\n");
+            }
+        }
+    }
+    text
+}
+
+const RED: u8 = 31;
+const GREEN: u8 = 32;
+const YELLOW: u8 = 33;
+
+fn paint(words: &str, shade: u8, colour: Colour) -> String {
+    match colour {
+        Colour::Plain => words.to_owned(),
+        Colour::Ansi => format!("\x1b[{shade}m{words}\x1b[0m"),
+    }
+}

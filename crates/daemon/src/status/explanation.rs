@@ -1,0 +1,376 @@
+//! What a flow would meet, in words: the answer behind `uxfrm why`.
+
+use std::{net::IpAddr, sync::Arc};
+
+use uxfrm_engine::{
+    Direction, DropReason, FlowKey, PolicyEntry, PolicyLookup, Sa, Settings, Snapshot, Spi,
+    explain::{
+        inbound::{InboundExplanation, InboundOutcome, ReceivedEsp, StateExplanation},
+        outbound::{OutboundExplanation, OutboundOutcome, ProtectedPath},
+        policies::{NearPolicy, PolicyExplanation, PolicyMisfit},
+        states::TemplateExplanation,
+    },
+};
+use uxfrm_status::{
+    explanation::{
+        DropAdvice, EncapsulationStatus, EspQuery, FlowExplanation, FlowOutcome, FlowQuery,
+        FlowStep, FlowWay, StepResult,
+    },
+    protocol::RequestRefusal,
+};
+
+use crate::{clock::now, wording};
+
+/// Explains a flow by a snapshot; `settings` are a worker's.
+///
+/// # Errors
+/// When the query asks for what no packet can be.
+pub(super) fn explain(
+    snapshot: &Snapshot,
+    settings: &Settings,
+    query: &FlowQuery,
+) -> Result<FlowExplanation, RequestRefusal> {
+    let FlowQuery { source, destination, esp, .. } = *query;
+    if source.is_ipv4() != destination.is_ipv4() {
+        return Err(RequestRefusal::new("source and destination are of different families"));
+    }
+    let settings = snapshot
+        .host
+        .as_ref()
+        .map_or_else(|| settings.clone(), |host| settings.clone().with_host(host));
+    let flow = flow(query);
+    let is_inbound = || esp.is_some() || settings.addresses.holds(destination);
+    let way = query.way.unwrap_or_else(|| if is_inbound() { FlowWay::In } else { FlowWay::Out });
+    Ok(match way {
+        FlowWay::Out => outbound(snapshot, &settings, &flow),
+        FlowWay::In => inbound(snapshot, &settings, &flow, esp),
+    })
+}
+
+fn flow(query: &FlowQuery) -> FlowKey {
+    FlowKey {
+        source: query.source,
+        destination: query.destination,
+        protocol: query.protocol.unwrap_or_default(),
+        source_port: query.source_port.unwrap_or_default(),
+        destination_port: query.destination_port.unwrap_or_default(),
+        mark: query.mark.unwrap_or_default(),
+        if_id: 0,
+        ifindex: 0,
+    }
+}
+
+fn outbound(snapshot: &Snapshot, settings: &Settings, flow: &FlowKey) -> FlowExplanation {
+    let explained = OutboundExplanation::of(snapshot, settings, flow, now());
+    let mut steps = vec![policy_step(&explained.policies)];
+    steps.extend(explained.templates.iter().map(template_step));
+    let (outcome, verdict) = match &explained.outcome {
+        OutboundOutcome::Plain => {
+            (FlowOutcome::LeavesPlain, "leaves PLAIN: no policy protects it".to_owned())
+        }
+        OutboundOutcome::Protected(path) => {
+            steps.push(size_step(path, settings));
+            steps.extend(traffic_step(snapshot, path));
+            (FlowOutcome::LeavesProtected, protected_words(path))
+        }
+        OutboundOutcome::Waits => (
+            FlowOutcome::Waits,
+            "waits: an IKE daemon has been asked for a state, and packets wait for it".to_owned(),
+        ),
+        OutboundOutcome::Dropped(reason) => (FlowOutcome::Dropped, dropped_words(*reason)),
+    };
+    let encapsulation = match &explained.outcome {
+        OutboundOutcome::Protected(path) => Some(encapsulation(path)),
+        OutboundOutcome::Plain | OutboundOutcome::Waits | OutboundOutcome::Dropped(_) => None,
+    };
+    let reason = match explained.outcome {
+        OutboundOutcome::Dropped(reason) => Some(reason),
+        OutboundOutcome::Waits => Some(DropReason::OutNoState),
+        OutboundOutcome::Plain | OutboundOutcome::Protected(_) => None,
+    };
+    FlowExplanation {
+        flow: flow.to_string(),
+        tun: String::new(),
+        direction: Direction::Out.to_string(),
+        outcome,
+        verdict,
+        steps,
+        encapsulation,
+        drop: reason.map(advice),
+    }
+}
+
+fn inbound(
+    snapshot: &Snapshot,
+    settings: &Settings,
+    flow: &FlowKey,
+    esp: Option<EspQuery>,
+) -> FlowExplanation {
+    let esp = esp.map(|esp| received(snapshot, settings, esp, flow));
+    let explained = InboundExplanation::of(snapshot, settings, esp, flow);
+    let mut steps = Vec::new();
+    steps.extend(explained.state.as_ref().map(state_step));
+    steps.push(policy_step(&explained.policies));
+    let sa = explained.state.as_ref().and_then(|state| state.state.as_ref());
+    let is_checked = explained.state.is_none() || sa.is_some();
+    for check in explained.templates.iter().filter(|_| is_checked) {
+        let template = wording::template(&check.template);
+        let (result, text) = match (&check.misfits, sa) {
+            (Some(misfits), Some(_)) if misfits.is_empty() => {
+                (StepResult::Passes, format!("`{template}` is satisfied"))
+            }
+            (Some(misfits), Some(sa)) => {
+                let difference = wording::differences(misfits, sa, &check.template);
+                (StepResult::Fails, format!("`{template}` is not satisfied: {difference}"))
+            }
+            (_, _) => (StepResult::Fails, format!("`{template}` asks for ESP; it came plain")),
+        };
+        steps.push(FlowStep::new("template", text).with_result(result));
+    }
+    let (outcome, verdict) = match explained.outcome {
+        InboundOutcome::Passes => {
+            (FlowOutcome::ComesIn, "comes in, if number and ICV are right".to_owned())
+        }
+        InboundOutcome::Dropped(reason) => (FlowOutcome::Dropped, dropped_words(reason)),
+    };
+    let reason = match explained.outcome {
+        InboundOutcome::Dropped(reason) => Some(reason),
+        InboundOutcome::Passes => None,
+    };
+    FlowExplanation {
+        flow: flow.to_string(),
+        tun: String::new(),
+        direction: explained.policies.direction.to_string(),
+        outcome,
+        verdict,
+        steps,
+        encapsulation: None,
+        drop: reason.map(advice),
+    }
+}
+
+/// The ESP packet, with what the query leaves open filled in by the state of its SPI.
+fn received(
+    snapshot: &Snapshot,
+    settings: &Settings,
+    esp: EspQuery,
+    flow: &FlowKey,
+) -> ReceivedEsp {
+    let own =
+        |sa: &&Arc<Sa>| sa.id().spi.0 == esp.spi && settings.addresses.holds(sa.id().destination);
+    let known = snapshot.sad.iter().find(own);
+    // Who asks about an SPI that is unknown means the tunnel of the packet's policy.
+    let expected = [Direction::In, Direction::Forward].into_iter().find_map(|direction| {
+        let PolicyLookup::Policy(entry) = snapshot.spd.lookup(direction, flow) else { return None };
+        let ends = entry.templates().map(|template| template.destination);
+        ends.into_iter().find(|destination| !destination.is_unspecified())
+    });
+    let open = flow.destination.is_ipv4();
+    let unspecified = if open { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
+    ReceivedEsp {
+        source: esp.source.unwrap_or(unspecified),
+        destination: esp
+            .destination
+            .or_else(|| known.map(|sa| sa.id().destination))
+            .or(expected)
+            .or_else(|| settings.addresses.like(flow.destination))
+            .unwrap_or(unspecified),
+        spi: Spi(esp.spi),
+        mark: flow.mark,
+    }
+}
+
+fn policy_step(policies: &PolicyExplanation) -> FlowStep {
+    let notes = policies.near.iter().map(near_policy_words).collect();
+    let step = match &policies.deciding[..] {
+        [] => FlowStep::new(
+            "policy",
+            format!(
+                "no policy `dir {}` matches; the default is to {}",
+                policies.direction,
+                wording::action(policies.default)
+            ),
+        ),
+        deciding => {
+            let words: Vec<_> = deciding.iter().map(|entry| policy_words(entry)).collect();
+            FlowStep::new("policy", words.join(", then "))
+        }
+    };
+    step.with_notes(notes)
+}
+
+/// A policy with what it does.
+fn policy_words(entry: &PolicyEntry) -> String {
+    let (policy, index) = (wording::policy(entry), entry.index().0);
+    let priority = entry.precedence().priority().0;
+    let templates: Vec<_> = entry.templates().map(|one| wording::template(&one)).collect();
+    let does = match (entry.action(), &templates[..]) {
+        (uxfrm_engine::Action::Block, _) if entry.is_held() => "held from the last run".to_owned(),
+        (uxfrm_engine::Action::Block, _) => "block".to_owned(),
+        (uxfrm_engine::Action::Allow, []) => "allow plain".to_owned(),
+        (uxfrm_engine::Action::Allow, templates) => templates.join(", "),
+    };
+    format!("`{policy} priority {priority}` (index {index}): {does}")
+}
+
+fn near_policy_words(near: &NearPolicy) -> String {
+    let policy = wording::policy(&near.entry);
+    let priority = near.entry.precedence().priority().0;
+    let why = match near.misfit {
+        PolicyMisfit::BehindSubPolicy => "a sub policy goes first",
+        PolicyMisfit::BehindDevice => "a policy that a device has goes first",
+        PolicyMisfit::BehindPriority => "a lower priority value goes first",
+        PolicyMisfit::BehindOlder => "of equal priority the older one goes first",
+        PolicyMisfit::Direction => {
+            "it is for the other direction: dir in is for this host's own addresses, dir fwd for all \
+             others"
+        }
+        PolicyMisfit::WayBack => "it is for the way back: source and destination are swapped",
+        PolicyMisfit::Source => "the source is not in it",
+        PolicyMisfit::Destination => "the destination is not in it",
+        PolicyMisfit::Protocol => "the protocol is another",
+        PolicyMisfit::SourcePort => "the source port is another",
+        PolicyMisfit::DestinationPort => "the destination port is another",
+        PolicyMisfit::Interface => "it is for one interface",
+        PolicyMisfit::Mark => "the mark is another",
+        PolicyMisfit::IfId => "the XFRM interface is another",
+    };
+    format!("not `{policy} priority {priority}`: {why}")
+}
+
+fn template_step(explained: &TemplateExplanation) -> FlowStep {
+    let template = wording::template(&explained.template);
+    match &explained.state {
+        Some(sa) => FlowStep::new("state", format!("`{}`, for `{template}`", wording::state(sa))),
+        None => {
+            let result = match explained.template.level {
+                uxfrm_engine::TemplateLevel::Required => StepResult::Fails,
+                uxfrm_engine::TemplateLevel::Use => StepResult::Doubtful,
+            };
+            let near = explained.near.iter().map(|near| {
+                let (state, template) = (wording::state(&near.sa), &explained.template);
+                format!("nearest: `{state}`, but {}", wording::difference(near, template))
+            });
+            FlowStep::new("state", format!("no state fits `{template}`"))
+                .with_result(result)
+                .with_notes(near.collect())
+        }
+    }
+}
+
+fn state_step(explained: &StateExplanation) -> FlowStep {
+    let id = explained.id;
+    match &explained.state {
+        Some(sa) => match sa.receives() {
+            Ok(()) => FlowStep::new("state", format!("`{}`", wording::state(sa))),
+            Err(reason) => {
+                FlowStep::new("state", format!("`{}`: {}", wording::state(sa), reason.meaning()))
+                    .with_result(StepResult::Fails)
+            }
+        },
+        None => {
+            let near = explained.near.iter().map(|near| {
+                let words = wording::inbound_differences(near, id);
+                format!("nearest: `{}`, but {words}", wording::state(&near.sa))
+            });
+            FlowStep::new("state", format!("no state has dst {} spi {}", id.destination, id.spi))
+                .with_result(StepResult::Fails)
+                .with_notes(near.collect())
+        }
+    }
+}
+
+fn size_step(path: &ProtectedPath, settings: &Settings) -> FlowStep {
+    let ProtectedPath { path_mtu, inner_mtu, overhead, ends, .. } = path;
+    let narrowed = settings.path_mtus.contains_key(&ends.1);
+    let learned = if narrowed { ", learned from a router" } else { "" };
+    FlowStep::new(
+        "size",
+        format!(
+            "up to {inner_mtu} bytes fit: {path_mtu} towards {}{learned}, less {overhead} for ESP; \
+             larger ones with DF are answered by ICMP",
+            ends.1
+        ),
+    )
+}
+
+/// What the counters say of the path: a tunnel that only sends.
+fn traffic_step(snapshot: &Snapshot, path: &ProtectedPath) -> Option<FlowStep> {
+    let out = path.states.last()?;
+    let back = snapshot.sad.iter().find(|sa| {
+        sa.source() == path.ends.1
+            && sa.id().destination == path.ends.0
+            && sa.reqid() == out.reqid()
+            && sa.config().mode == out.config().mode
+    });
+    let sent = out.usage().packets();
+    let Some(back) = back else {
+        let text = format!("no state for answers from {}: nothing can come back", path.ends.1);
+        return Some(FlowStep::new("path", text).with_result(StepResult::Doubtful));
+    };
+    let (received, failures) = (back.usage().packets(), back.usage().failures());
+    if failures.integrity_failed > 0 && received == 0 {
+        let text = format!(
+            "all {} packets that came by {} had a wrong ICV: the keys or algorithms of both ends \
+             differ",
+            failures.integrity_failed,
+            back.id().spi
+        );
+        return Some(FlowStep::new("path", text).with_result(StepResult::Doubtful));
+    }
+    if sent < ENOUGH || received > 0 {
+        let text = format!("sent {sent} packets, received {received} by {}", back.id().spi);
+        return Some(FlowStep::new("path", text));
+    }
+    let udp = out.config().encap.is_some();
+    let suspects = match udp {
+        true => vec![
+            format!("is UDP filtered on the path to {}?", path.ends.1),
+            format!("is {} the peer, and does it have the same states?", path.ends.1),
+        ],
+        false => vec![
+            format!("is ESP (IP protocol 50) filtered on the path to {}?", path.ends.1),
+            "is there a NAT on the path? Then ESP needs UDP: `encap espinudp 4500 4500 0.0.0.0`"
+                .to_owned(),
+            format!("is {} the peer, and does it have the same states?", path.ends.1),
+        ],
+    };
+    let text = format!("sent {sent} packets and received none by {}", back.id().spi);
+    Some(FlowStep::new("path", text).with_result(StepResult::Doubtful).with_notes(suspects))
+}
+
+/// Packets from which on silence means something.
+const ENOUGH: u64 = 3;
+
+fn encapsulation(path: &ProtectedPath) -> EncapsulationStatus {
+    EncapsulationStatus {
+        source: path.ends.0,
+        destination: path.ends.1,
+        spis: path.states.iter().map(|sa| sa.id().spi.to_string()).collect(),
+        udp_port: path.encap.map(|encap| encap.destination_port),
+        path_mtu: path.path_mtu,
+        inner_mtu: path.inner_mtu as u64,
+        offloaded: path.device.is_some(),
+    }
+}
+
+fn protected_words(path: &ProtectedPath) -> String {
+    let spis: Vec<_> = path.states.iter().map(|sa| sa.id().spi.to_string()).collect();
+    let udp = path
+        .encap
+        .map_or_else(String::new, |encap| format!(" in UDP to port {}", encap.destination_port));
+    let (from, to) = path.ends;
+    format!("leaves in ESP{udp}, {from} -> {to}, spi {}", spis.join(" "))
+}
+
+fn dropped_words(reason: DropReason) -> String {
+    format!("is dropped: {}", reason.as_str())
+}
+
+fn advice(reason: DropReason) -> DropAdvice {
+    DropAdvice {
+        reason: reason.as_str().to_owned(),
+        cause: reason.cause().to_owned(),
+        next_step: reason.next_step().to_owned(),
+    }
+}

@@ -1,0 +1,180 @@
+//! What a flow would meet, step by step: the answer behind `uxfrm why`.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// A packet whose way is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FlowQuery {
+    /// Source address.
+    pub source: IpAddr,
+    /// Destination address; of the same family.
+    pub destination: IpAddr,
+    /// IP protocol number; 0 or nothing for one that no policy names.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub protocol: Option<u8>,
+    /// Source port, or ICMP type.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub source_port: Option<u16>,
+    /// Destination port, or ICMP code.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub destination_port: Option<u16>,
+    /// Packet mark.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub mark: Option<u32>,
+    /// Which way it goes; without, in if the gateway has the destination address or there is ESP.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub way: Option<FlowWay>,
+    /// The ESP packet that it comes in.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub esp: Option<EspQuery>,
+}
+
+/// Which way a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FlowWay {
+    /// From this host, or through it, towards the network.
+    Out,
+    /// From the network to this host, or through it.
+    In,
+}
+
+/// The ESP packet that a packet comes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EspQuery {
+    /// SPI.
+    pub spi: u32,
+    /// Outer source; without, any.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub source: Option<IpAddr>,
+    /// Outer destination; without, that of the state with this SPI.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub destination: Option<IpAddr>,
+}
+
+/// What a packet would meet.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FlowExplanation {
+    /// The packet, as `10.1.0.1:7 -> 10.2.0.1:53 proto 17`.
+    pub flow: String,
+    /// Whose policies decide: `out`, `in` or `fwd`.
+    pub direction: String,
+    /// The gateway's TUN; empty in inline mode.
+    pub tun: String,
+    /// What becomes of it.
+    pub outcome: FlowOutcome,
+    /// The same in a sentence.
+    pub verdict: String,
+    /// What it meets, in order.
+    pub steps: Vec<FlowStep>,
+    /// How it leaves in ESP.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub encapsulation: Option<EncapsulationStatus>,
+    /// Why it is dropped, and what to do.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub drop: Option<DropAdvice>,
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FlowOutcome {
+    /// It leaves unencrypted.
+    LeavesPlain,
+    /// It leaves in ESP.
+    LeavesProtected,
+    /// It waits for a state that a key manager is asked for.
+    Waits,
+    /// It comes in.
+    ComesIn,
+    /// It is dropped.
+    Dropped,
+}
+
+/// One thing that a packet meets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowStep {
+    /// What: `route`, `policy`, `template`, `state`, `size`, `way out`, `path`.
+    pub stage: String,
+    /// How it ends.
+    pub result: StepResult,
+    /// What was found.
+    pub text: String,
+    /// What else there is to say: what nearly fitted, and why it did not.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub notes: Vec<String>,
+}
+
+/// How a step ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StepResult {
+    /// The packet goes on.
+    Passes,
+    /// It goes on, but something is not as it should be.
+    Doubtful,
+    /// It ends here.
+    Fails,
+}
+
+/// How a packet leaves in ESP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EncapsulationStatus {
+    /// Source of the outer header.
+    pub source: IpAddr,
+    /// Destination of the outer header.
+    pub destination: IpAddr,
+    /// SPIs of the states, the innermost first.
+    pub spis: Vec<String>,
+    /// Destination port of ESP in UDP.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub udp_port: Option<u16>,
+    /// The largest packet towards the peer, in bytes.
+    pub path_mtu: u16,
+    /// The largest plain packet that fits, in bytes.
+    pub inner_mtu: u64,
+    /// Whether an offload device encrypts.
+    pub offloaded: bool,
+}
+
+/// Why a packet is dropped, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DropAdvice {
+    /// Name of the drop reason, as in `uxfrm stat --reasons`.
+    pub reason: String,
+    /// Its usual cause.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
+    pub cause: String,
+    /// What to try next.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
+    pub next_step: String,
+}
+
+impl FlowStep {
+    /// A step that the packet passes.
+    #[must_use]
+    pub fn new(stage: &str, text: impl Into<String>) -> Self {
+        Self {
+            stage: stage.to_owned(),
+            result: StepResult::Passes,
+            text: text.into(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// The same with another result.
+    #[must_use]
+    pub fn with_result(self, result: StepResult) -> Self {
+        Self { result, ..self }
+    }
+
+    /// The same with more to say.
+    #[must_use]
+    pub fn with_notes(self, notes: Vec<String>) -> Self {
+        Self { notes, ..self }
+    }
+}

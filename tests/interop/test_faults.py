@@ -1,0 +1,259 @@
+"""Tunnels that do not work, each for one reason: from the near end alone `uxfrm why`, `status` or
+`drops` names the cause, or the likeliest ones.
+
+The near end is the left gateway. Between both a router can filter, translate and cut.
+"""
+
+import dataclasses
+import json
+import socket
+import typing
+
+import pytest
+
+import patience
+import topology
+from gateway import CONTROLLED
+from namespace import veth
+
+PORT = 9
+KEYS = {"there": "0x" + "4d1b" * 10, "back": "0x" + "93c2" * 10}
+WRONG_KEY = "0x" + "0bad" * 10
+NEAR, FAR, ELSEWHERE = "10.9.0.1", "10.8.0.2", "10.8.0.77"
+NEAR_NET, FAR_NET = "10.1.0.0/24", "10.2.0.0/24"
+NEAR_HOST, FAR_HOST = "10.1.0.2", "10.2.0.2"
+SPIS = {"there": "0x1001", "back": "0x1002"}
+NEAR_GATEWAY = "10.1.0.1"  # its address in the net that is protected
+DATAGRAMS = 20
+SILENCE_SECONDS = 30 + patience.SECONDS  # a tunnel is one-way after half a minute
+MTU = 1400
+
+
+class SitesBehindRouter(topology.Sites):
+    """Two sites and a router between them, which can drop, translate and cut.
+
+        ┌─ left ─────┐      ┌─ faulty router ───────────┐      ┌─ right ────┐
+        │      wire0 ┼──────┼ near                  far ┼──────┼ wire0      │
+        └────────────┘      └───────────────────────────┘      └────────────┘
+              10.9.0.1       10.9.0.254       10.8.0.254        10.8.0.2
+    """
+
+    names = "faulty-"
+
+    def _join(self):
+        self.router = self.namespace("faulty-router")
+        veth(self.left, "wire0", self.router, "near")
+        veth(self.router, "far", self.right, "wire0")
+        self.left.address("wire0", f"{NEAR}/24")
+        self.right.address("wire0", f"{FAR}/24")
+        self.router.address("near", "10.9.0.254/24")
+        self.router.address("far", "10.8.0.254/24")
+        self.left.ip("route add default via 10.9.0.254")
+        self.right.ip("route add default via 10.8.0.254")
+        self.router.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
+        # So what leaves plain arrives.
+        self.router.ip(f"route add {NEAR_NET} via {NEAR}")
+        self.router.ip(f"route add {FAR_NET} via {FAR}")
+
+
+def state(way, source, destination):
+    return (
+        f"xfrm state add src {source} dst {destination} proto esp spi {SPIS[way]} reqid 1 mode tunnel"
+        f" replay-window 128 aead rfc4106(gcm(aes)) {KEYS[way]} 128"
+    )
+
+
+def policy(direction, source, destination, outer_source, outer_destination):
+    return (
+        f"xfrm policy add src {source} dst {destination} dir {direction}"
+        f" tmpl src {outer_source} dst {outer_destination} proto esp reqid 1 mode tunnel"
+    )
+
+
+def gateway_lines(near, far, net, other_net, there, back):
+    """The lines of one gateway by what they are."""
+    return {
+        "out state": state(there, near, far),
+        "in state": state(back, far, near),
+        "out": policy("out", net, other_net, near, far),
+        "in": policy("in", other_net, net, far, near),
+        "fwd": policy("fwd", other_net, net, far, near),
+    }
+
+
+class Tunnel:
+    """Both gateways, whose lines a fault changes before they start."""
+
+    def __init__(self, uxfrm, sites, running):
+        self.sites, self._uxfrm = sites, uxfrm
+        self.near_lines = gateway_lines(NEAR, FAR, NEAR_NET, FAR_NET, "there", "back")
+        self.far_lines = gateway_lines(FAR, NEAR, FAR_NET, NEAR_NET, "back", "there")
+        self.near, self.far = running.gateway(uxfrm, sites.left), running.gateway(uxfrm, sites.right)
+
+    def start(self):
+        self.near.start(list(self.near_lines.values()), more=CONTROLLED)
+        self.far.start(list(self.far_lines.values()), more=CONTROLLED)
+
+    def send(self, host, source, destination, size=100, count=DATAGRAMS):
+        with host.entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.bind((source, 0))
+            for _ in range(count):
+                try:
+                    sender.sendto(bytes(size), (destination, PORT))
+                except OSError:
+                    pass  # the kernel tells a sender of errors of earlier datagrams
+
+    def there(self, **options):
+        self.send(self.sites.left_host, NEAR_HOST, FAR_HOST, **options)
+
+    def back(self, **options):
+        self.send(self.sites.right_host, FAR_HOST, NEAR_HOST, **options)
+
+    def asked(self, *words):
+        """What a command prints at the near end, whatever its exit code."""
+        return self.sites.left.run(str(self._uxfrm), *words, check=False)
+
+    def why_out(self):
+        return self.asked("why", NEAR_HOST, FAR_HOST, "udp", str(PORT))
+
+    def why_in(self, spi=SPIS["back"]):
+        return self.asked("why", FAR_HOST, NEAR_HOST, "udp", str(PORT), "dir", "in", "spi", spi)
+
+    def reasons(self):
+        lines = (line.split() for line in self.asked("stat", "--reasons").splitlines())
+        return {name: int(count) for name, count in lines if count != "0"}
+
+    def status(self):
+        return json.loads(self.asked("status", "-j"))
+
+    def status_text(self):
+        return self.asked("status")
+
+    def sends_and_asks(self):
+        """Silence means something only while we send."""
+        self.there(count=1)
+        return self.status_text()
+
+    def probe(self):
+        return self.asked("probe", FAR_HOST, "--source", NEAR_GATEWAY, "--patience", "300")
+
+    def drops(self):
+        return self.asked("drops")
+
+
+@pytest.fixture(scope="module")
+def sites():
+    with SitesBehindRouter() as made:
+        yield made
+
+
+@pytest.fixture
+def tunnel(uxfrm, sites):
+    with topology.Hosts() as running:
+        yield Tunnel(uxfrm, sites, running)
+    sites.router.run("nft", "flush ruleset")
+    sites.left.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
+
+
+def says(ask, *words, seconds=patience.SECONDS):
+    """Waits until the answer has all the words."""
+    return patience.wait_for(
+        lambda: (said := ask()) and all(word in said for word in words) and said, lambda: f"{words} in:\n{ask()}", seconds
+    )
+
+
+def filter_at_router(tunnel, rule):
+    tunnel.sites.router.run("nft", f"table ip fault {{ chain pass {{ type filter hook forward priority 0; {rule} drop; }}; }}")
+
+
+@dataclasses.dataclass
+class Fault:
+    """What is wrong, the traffic that shows it, and what the near end says."""
+
+    name: str
+    break_it: typing.Callable
+    traffic: str
+    ask: typing.Callable
+    words: tuple
+
+
+def change(end, line, old, new):
+    def break_it(tunnel):
+        lines = getattr(tunnel, f"{end}_lines")
+        assert old in lines[line]
+        lines[line] = lines[line].replace(old, new)
+
+    return break_it
+
+
+def leave_out(end, *names):
+    def break_it(tunnel):
+        for name in names:
+            del getattr(tunnel, f"{end}_lines")[name]
+
+    return break_it
+
+
+def end_early(end, line):
+    """A hard limit that is reached at once."""
+
+    def break_it(tunnel):
+        lines = getattr(tunnel, f"{end}_lines")
+        lines[line] = lines[line].replace(" mode tunnel", " mode tunnel limit packet-hard 5")
+
+    return break_it
+
+
+SILENT = ("received none", "is ESP (IP protocol 50) filtered", "is there a NAT", "the peer, and does it have the same states?")
+
+FAULTS = [
+    Fault("wrong key", change("far", "out state", KEYS["back"], WRONG_KEY), "back", Tunnel.drops, ("in_forged", SPIS["back"][2:])),
+    Fault("wrong key, why", change("far", "out state", KEYS["back"], WRONG_KEY), "back", Tunnel.why_out, ("wrong ICV: the keys or algorithms of both ends differ",)),
+    Fault("wrong SPI", change("far", "out state", SPIS["back"], "0x1009"), "back", Tunnel.drops, ("in_no_state", "0x00001009")),
+    Fault("wrong SPI, why", change("far", "out state", SPIS["back"], "0x1009"), "back", lambda tunnel: tunnel.why_in("0x1009"), ("no state has dst 10.9.0.1 spi 0x00001009", "nearest", "0x00001002")),
+    Fault("near selector", change("near", "out", FAR_NET, "10.3.0.0/24"), "there", Tunnel.why_out, ("leaves PLAIN by wire0", "dst 10.3.0.0/24", "the destination is not in it")),
+    Fault("far selector", change("far", "out", NEAR_NET, "10.3.0.0/24"), "back", lambda tunnel: json.dumps(tunnel.reasons()), ("in_unprotected",)),
+    Fault("near reqid", change("near", "out", "reqid 1", "reqid 2"), "there", Tunnel.why_out, ("no state fits", "it has reqid 1, the template reqid 2")),
+    Fault("far reqid", change("far", "out", "reqid 1", "reqid 2"), "both", Tunnel.why_out, SILENT),
+    Fault("far policies missing", leave_out("far", "out", "in", "fwd"), "there", Tunnel.why_out, SILENT),
+    Fault("fwd missing", leave_out("near", "fwd"), "back", Tunnel.why_in, ("in_no_policy", "dir in", "dir fwd for all others")),
+    Fault("fwd missing, drops", leave_out("near", "fwd"), "back", Tunnel.drops, ("in_no_policy",)),
+    Fault("near state expired", end_early("near", "out state"), "there", Tunnel.status_text, ("down", "expired")),
+    Fault("far state expired", end_early("far", "out state"), "back", lambda tunnel: tunnel.sends_and_asks(), ("one-way", "received nothing for")),
+    Fault("MTU hole", lambda tunnel: filter_at_router(tunnel, "ip length > 1300"), "none", lambda tunnel: tunnel.probe(), ("lost, and nobody says so (an MTU hole)", "in [host]", "so that senders are told")),
+    Fault("ESP filtered", lambda tunnel: filter_at_router(tunnel, "ip protocol esp"), "there", Tunnel.why_out, SILENT),
+    Fault("NAT on raw ESP", lambda tunnel: filter_at_router(tunnel, 'iifname "far" ip protocol esp'), "both", Tunnel.why_out, SILENT),
+    Fault("wrong peer", lambda tunnel: wrong_peer(tunnel), "there", Tunnel.why_out, (f"is {ELSEWHERE} the peer",)),
+    Fault("ip_forward is 0", lambda tunnel: tunnel.sites.left.run("sysctl", "-qw", "net.ipv4.ip_forward=0"), "back", Tunnel.why_in, ("net.ipv4.ip_forward is 0", "sysctl -w net.ipv4.ip_forward=1")),
+]
+
+
+def wrong_peer(tunnel):
+    """The near end's states and policies have another gateway's address."""
+    tunnel.near_lines = gateway_lines(NEAR, ELSEWHERE, NEAR_NET, FAR_NET, "there", "back")
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_the_near_end_names(fault, tunnel):
+    fault.break_it(tunnel)
+    tunnel.start()
+    if fault.traffic in ("there", "both"):
+        tunnel.there()
+    if fault.traffic in ("back", "both"):
+        tunnel.back()
+    said = says(lambda: fault.ask(tunnel), *fault.words, seconds=SILENCE_SECONDS)
+    assert KEYS["there"][2:] not in said
+
+
+def test_nothing_is_wrong(tunnel):
+    """The counter-test: a tunnel that works raises no suspicion."""
+    tunnel.start()
+    tunnel.there()
+    tunnel.back()
+    said = says(tunnel.why_out, "leaves in ESP, 10.9.0.1 -> 10.8.0.2", "by wire0")
+    assert "  no " not in said and "  ? " not in said, said
+    said = tunnel.why_in()
+    assert "comes in" in said and "  no " not in said, said
+    status = patience.wait_for(lambda: (found := tunnel.status()) and found["totals"]["up"] == 1 and found, tunnel.status_text)
+    assert status["tunnels"][0]["health"] == "up"
+    assert tunnel.reasons() == {}
