@@ -78,10 +78,8 @@ fn nets_behind(address: IpAddr) -> Option<String> {
 
 fn probe(socket: &EchoSocket, options: &ProbeOptions) -> anyhow::Result<ProbeReport> {
     let (mut search, mut sequence) = (Search::new(LEAST, MOST), 0_u16);
-    let mut told = false;
     while let Some(size) = search.next_size() {
         let trial = try_size(socket, size, &mut sequence, options)?;
-        told |= matches!(trial, Trial::TooBig(_));
         search.note(size, trial);
     }
     let explained = explain(options);
@@ -89,7 +87,7 @@ fn probe(socket: &EchoSocket, options: &ProbeOptions) -> anyhow::Result<ProbeRep
         destination: options.address,
         passes: search.passes(),
         fails: search.fails(),
-        told,
+        told: search.is_told(),
         expected: explained.as_ref().map(|encapsulation| encapsulation.inner_mtu),
         encapsulation: explained,
     })

@@ -17,8 +17,8 @@ pub(super) struct Search {
     least: usize,
     /// The largest that passed.
     passed: Option<usize>,
-    /// The smallest that did not.
-    failed: Option<usize>,
+    /// The smallest that did not, and what came of it.
+    failed: Option<(usize, Trial)>,
     most: usize,
     /// A size that somebody named.
     hint: Option<usize>,
@@ -38,7 +38,7 @@ impl Search {
         let Some(passed) = self.passed else {
             return self.failed.is_none().then_some(self.least);
         };
-        let open = passed + 1..self.failed.unwrap_or(self.most + 1);
+        let open = passed + 1..self.fails().unwrap_or(self.most + 1);
         if open.is_empty() {
             return None;
         }
@@ -52,7 +52,9 @@ impl Search {
             self.passed = Some(self.passed.map_or(size, |old| old.max(size)));
             return;
         }
-        self.failed = Some(self.failed.map_or(size, |old| old.min(size)));
+        if self.fails().is_none_or(|failed| size < failed) {
+            self.failed = Some((size, trial));
+        }
         if let Trial::TooBig(Some(mtu)) = trial {
             self.hint = usize::try_from(mtu).ok();
         }
@@ -64,8 +66,13 @@ impl Search {
     }
 
     /// The smallest that did not.
-    pub(super) const fn fails(&self) -> Option<usize> {
-        self.failed
+    pub(super) fn fails(&self) -> Option<usize> {
+        self.failed.map(|(size, _)| size)
+    }
+
+    /// Whether somebody said that the smallest that did not pass was too large.
+    pub(super) fn is_told(&self) -> bool {
+        matches!(self.failed, Some((_, Trial::TooBig(_))))
     }
 }
 
@@ -102,5 +109,17 @@ mod tests {
         assert_eq!(search(9000, false).0, Some(9000));
         assert_eq!(search(0, false), (None, Some(48), 1), "nobody answers");
         assert!(search(1446, false).2 <= 3, "the usual case is quick");
+    }
+
+    #[test]
+    fn only_the_smallest_failure_counts() {
+        let mut search = Search::new(48, 9000);
+        search.note(48, Trial::Passed);
+        search.note(1447, Trial::TooBig(Some(1400)));
+        assert!(search.is_told());
+        search.note(1400, Trial::Lost);
+        assert!(!search.is_told(), "the host's own limit hides no hole below it");
+        search.note(1446, Trial::TooBig(None));
+        assert_eq!((search.fails(), search.is_told()), (Some(1400), false));
     }
 }
