@@ -6,6 +6,7 @@ The near end is the left gateway. Between both a router can filter, translate an
 
 import dataclasses
 import json
+import shutil
 import socket
 import typing
 
@@ -243,6 +244,31 @@ def test_the_near_end_names(fault, tunnel):
         tunnel.back()
     said = says(lambda: fault.ask(tunnel), *fault.words, seconds=SILENCE_SECONDS)
     assert KEYS["there"][2:] not in said
+
+
+def forget_numbers(gateway):
+    """A restart without the store of sequence numbers."""
+    gateway.stop()
+    shutil.rmtree(gateway.directory / "sequences")
+    gateway.launch()
+
+
+def test_the_near_end_names_a_peer_that_numbers_anew(tunnel):
+    tunnel.start()
+    tunnel.back()
+    says(tunnel.why_out, "received")
+    forget_numbers(tunnel.far)
+    tunnel.back()
+    says(tunnel.drops, "in_replay", SPIS["back"][2:])
+
+
+def test_the_near_end_names_its_own_lost_numbers(tunnel):
+    """The peer takes its packets for replays until they are above its window."""
+    tunnel.start()
+    tunnel.there()
+    forget_numbers(tunnel.near)
+    tunnel.there()
+    says(tunnel.status_text, "notice", "sequence numbers")
 
 
 def test_nothing_is_wrong(tunnel):
