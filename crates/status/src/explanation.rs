@@ -4,6 +4,8 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::drops::DropAdvice;
+
 /// A packet whose way is asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -139,19 +141,6 @@ pub struct EncapsulationStatus {
     pub inner_mtu: u64,
     /// Whether an offload device encrypts.
     pub offloaded: bool,
-}
-
-/// Why a packet is dropped, and what to do.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DropAdvice {
-    /// Name of the drop reason, as in `uxfrm stat --reasons`.
-    pub reason: String,
-    /// Its usual cause.
-    #[serde(skip_serializing_if = "String::is_empty", default)]
-    pub cause: String,
-    /// What to try next.
-    #[serde(skip_serializing_if = "String::is_empty", default)]
-    pub next_step: String,
 }
 
 impl FlowStep {

@@ -25,7 +25,7 @@ pub(super) fn render(explanation: &FlowExplanation, colour: Colour) -> String {
     };
     text += &format!("{}\n", paint(verdict, shade, colour));
     if let Some(advice) = drop {
-        for (name, words) in [("cause", &advice.cause), ("next", &advice.next_step)] {
+        for (name, words) in [("cause", &advice.cause), ("next", &advice.next)] {
             if !words.is_empty() {
                 text += &format!("  {name}: {words}\n");
             }

@@ -12,9 +12,10 @@ use uxfrm_engine::{
     },
 };
 use uxfrm_status::{
+    drops::DropAdvice,
     explanation::{
-        DropAdvice, EncapsulationStatus, EspQuery, FlowExplanation, FlowOutcome, FlowQuery,
-        FlowStep, FlowWay, StepResult,
+        EncapsulationStatus, EspQuery, FlowExplanation, FlowOutcome, FlowQuery, FlowStep, FlowWay,
+        StepResult,
     },
     protocol::RequestRefusal,
 };
@@ -371,6 +372,6 @@ fn advice(reason: DropReason) -> DropAdvice {
     DropAdvice {
         reason: reason.as_str().to_owned(),
         cause: reason.cause().to_owned(),
-        next_step: reason.next_step().to_owned(),
+        next: reason.next_step().to_owned(),
     }
 }
