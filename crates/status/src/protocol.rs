@@ -159,8 +159,13 @@ impl StatusAnswer {
     /// # Errors
     /// When it is no answer.
     pub fn from_line(line: &[u8]) -> Result<Self, Error> {
-        let value: serde_json::Value = serde_json::from_slice(line)?;
-        if value.get("version").and_then(serde_json::Value::as_u64) != Some(VERSION.into()) {
+        /// What is looked at first.
+        #[derive(Deserialize)]
+        struct Head {
+            version: Option<u32>,
+        }
+        let head: Head = serde_json::from_slice(line)?;
+        if head.version != Some(VERSION) {
             return Err(Error::Version);
         }
         Ok(serde_json::from_slice(line)?)
