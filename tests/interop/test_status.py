@@ -11,6 +11,7 @@ import pytest
 
 import listener
 import patience
+import test_offload
 import topology
 from association import GCM_128, Association
 from gateway import CONTROLLED, Gateway
@@ -165,6 +166,20 @@ def test_transport_ipv6_and_udp(network, pair):
     assert (tunnels[3]["mode"], tunnels[3]["remote"]) == ("transport", THERE.outer[6])
     assert told["unmatched_states"] == []
     assert ", UDP 4500" in run(left)[1]
+
+
+@pytest.mark.parametrize("kind", [test_offload.CRYPTO, test_offload.PACKET])
+def test_what_a_device_carries_is_counted(network, pair, kind):
+    left, right = pair
+    states = test_offload.offloaded(kind, PROTECTED, HERE, THERE)
+    left.start(states, more=CONTROLLED + test_offload.DEVICE.format(profile="unlimited"))
+    right.start(PROTECTED.lines(THERE, HERE), more=CONTROLLED)
+    network.left.ping(HERE.inner[4], THERE.inner[4], count=4)
+    code, told = document(left)
+    [tunnel] = told["tunnels"]
+    assert (code, tunnel["health"], tunnel["device"], told["gateway"]["devices"]) == (0, "up", "nic0", ["nic0"]), told
+    assert (tunnel["sent"]["packets"], tunnel["received"]["packets"], tunnel["states_total"]) == (4, 4, 2)
+    assert ", offload nic0" in run(left)[1]
 
 
 def test_without_a_gateway_the_exit_code_is_2(uxfrm):
