@@ -246,6 +246,15 @@ def test_the_near_end_names(fault, tunnel):
     assert KEYS["there"][2:] not in said
 
 
+def test_drops_have_a_line_in_the_log(tunnel):
+    """One every ten seconds for each reason and state, however many packets there are."""
+    change("far", "out state", KEYS["back"], WRONG_KEY)(tunnel)
+    tunnel.start()
+    tunnel.back(count=500)
+    says(tunnel.near.log, "packets dropped", 'reason="in_forged"', SPIS["back"][2:])
+    assert tunnel.near.log().count("packets dropped") < 10
+
+
 def forget_numbers(gateway):
     """A restart without the store of sequence numbers."""
     gateway.stop()

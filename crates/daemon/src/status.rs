@@ -13,6 +13,7 @@ mod access;
 mod answer;
 pub(crate) mod board;
 mod client;
+mod drop_lines;
 mod drops;
 mod explanation;
 mod server;

@@ -17,7 +17,7 @@ use uxfrm_status::{
     protocol::RequestRefusal,
 };
 
-use super::{access::Access, answer::unix_seconds, board::Posted};
+use super::{access::Access, answer::unix_seconds, board::Posted, drop_lines::DropLines};
 use crate::{
     clock::{epoch, now},
     ports::workers::DropFeed,
@@ -38,6 +38,7 @@ pub(super) struct DropRing {
     /// The number of the next record; the oldest one has as many less as there are.
     next: u64,
     taken: Moment,
+    lines: DropLines,
 }
 
 /// One worker's, and what was seen of it.
@@ -54,7 +55,8 @@ impl DropRing {
     pub(super) fn new(feeds: &[DropFeed]) -> Self {
         let feed = |from: &DropFeed| Feed { from: from.clone(), dropped: 0, may_follow: true };
         let feeds = feeds.iter().map(feed).collect();
-        Self { feeds, records: VecDeque::new(), next: 0, taken: Moment(0) }
+        let (records, lines) = (VecDeque::new(), DropLines::default());
+        Self { feeds, records, next: 0, taken: Moment(0), lines }
     }
 
     /// Takes the records of a round that is over.
@@ -69,6 +71,7 @@ impl DropRing {
         self.taken = now();
         let mut came: Vec<_> = self.feeds.iter_mut().flat_map(Feed::take).collect();
         came.sort_by_key(|record| record.at);
+        came.iter().for_each(|record| self.lines.note(record, self.taken));
         self.next += came.len() as u64;
         self.records.extend(came);
         let more = self.records.len().saturating_sub(KEPT);
