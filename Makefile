@@ -7,7 +7,7 @@ FLAGS  := --locked
 PACKAGE := uxfrm-cli
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test sim loom miri endure check lint layers bench bench-gate fuzz fuzz-seeds fmt deny sbom deps
+.PHONY: help demo test packages sim loom miri endure check lint layers bench bench-gate fuzz fuzz-seeds fmt deny sbom deps
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,6 +93,10 @@ sbom: ## What the binary is made of, as CycloneDX: target/uxfrm.cdx.json (TARGET
 	@mkdir -p $(BUILT)
 	scripts/sbom $(TARGET) >$(BUILT)/uxfrm.cdx.json
 	@echo $(BUILT)/uxfrm.cdx.json
+
+packages: ## .deb, .rpm and tarball of a release build, with SHA256SUMS, in target/packages (ARGS=deb: that one; docs/install.md)
+	@scripts/prerequisites build
+	scripts/packages $(ARGS)
 
 deps: ## Install the Debian packages for the build and the tests
 	@scripts/prerequisites build
