@@ -1,8 +1,9 @@
 //! The `uxfrm` command: a thin layer over the other crates.
 //!
 //! Exit codes: 0 done, 1 failed (the reason is on stderr), 2 wrong usage, 130 interrupted by
-//! Ctrl-C. `uxfrm exec` has its command's, or 125 to 127 if that did not start ([`exec`]); `uxfrm
-//! xfrm`, `fou`, `link` and `dev` have iproute2's.
+//! Ctrl-C. `uxfrm doctor` has 1 for warnings and 2 for failures. `uxfrm exec` has its command's, or
+//! 125 to 127 if that did not start ([`exec`]); `uxfrm xfrm`, `fou`, `link` and `dev` have
+//! iproute2's.
 
 #![forbid(unsafe_code)]
 
@@ -13,12 +14,16 @@ mod completions;
 mod demo;
 mod demo_case;
 mod dev;
+mod doctor;
 mod environment;
 mod exec;
+mod host;
+mod ike_unit;
 mod log;
 mod man;
 mod reload;
 mod run;
+mod setup;
 mod stat;
 mod tunnels;
 mod upgrade;
@@ -62,9 +67,11 @@ const fn reads_keys(command: &Command) -> bool {
         Command::Check(_)
         | Command::Guard(_)
         | Command::Reload(_)
+        | Command::Setup(_)
         | Command::Xfrm(_)
         | Command::CompleteXfrm(_) => true,
         Command::Run(_)
+        | Command::Doctor(_)
         | Command::Upgrade(_)
         | Command::Release(_)
         | Command::Clean(_)
@@ -86,6 +93,8 @@ const fn reads_keys(command: &Command) -> bool {
 fn execute(command: Command, supervisor: Option<u32>) -> anyhow::Result<ExitCode> {
     let done = match command {
         Command::Run(options) => return run::execute(&options, supervisor),
+        Command::Doctor(options) => return doctor::execute(&options),
+        Command::Setup(options) => setup::execute(&options),
         Command::Upgrade(options) => upgrade::execute(&options),
         Command::Check(options) => check::execute(&options),
         Command::Reload(options) => reload::execute(&options),
