@@ -1,0 +1,106 @@
+"""A Debian 12 in a directory: a root of its own for what a package does to a machine.
+
+It is made once by mmdebstrap and kept in the target directory; each test has a layer over it.
+"""
+
+import fcntl
+import hashlib
+import os
+import pathlib
+import shutil
+import stat
+import subprocess
+import tempfile
+
+from prerequisite import REPOSITORY
+
+SUITE = "bookworm"
+PACKAGES = ["iproute2", "iputils-ping", "nftables", "charon-systemd", "strongswan-swanctl"]
+# In the network namespace that it is called in.
+ENTER = 'mount -t proc proc "$0/proc" && mount -t sysfs sysfs "$0/sys" && exec chroot "$0" "$@"'
+ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
+# What installing and removing anything leaves in a root; users stay by Debian's custom.
+TRACES = {"dpkg", "log", "cache", "passwd", "passwd-", "group", "group-", "shadow", "shadow-", "gshadow", "gshadow-", ".pwd.lock"}
+
+
+def base():
+    """The directory that all roots begin with; it is filled if it is not there."""
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
+    name = hashlib.sha256(" ".join([SUITE, *PACKAGES]).encode()).hexdigest()[:12]
+    path = target.resolve() / "clean-roots" / f"{SUITE}-{name}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            new = path.with_suffix(".new")
+            subprocess.run(["rm", "-rf", new], check=True)
+            made = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, str(new)]
+            subprocess.run(made, check=True)
+            new.rename(path)
+    return path
+
+
+class CleanRoot:
+    """Goes with `close`; commands run in one network namespace. What is changed is in memory."""
+
+    def __init__(self, namespace):
+        self._namespace = namespace
+        self._place = pathlib.Path(tempfile.mkdtemp(prefix="uxfrm-root-"))
+        self._processes = []
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", self._place], check=True)
+        self.path, upper, work = (self._place / name for name in ("root", "upper", "work"))
+        for directory in (self.path, upper, work):
+            directory.mkdir()
+        layers = f"lowerdir={base()},upperdir={upper},workdir={work}"
+        subprocess.run(["mount", "-t", "overlay", "overlay", "-o", layers, self.path], check=True)
+        # As udev makes it, for all users.
+        (self.path / "dev/net").mkdir()
+        os.mknod(self.path / "dev/net/tun", 0o666 | stat.S_IFCHR, os.makedev(10, 200))
+        os.chmod(self.path / "dev/net/tun", 0o666)
+
+    def _command(self, words):
+        inside = ["unshare", "--mount", "sh", "-c", ENTER, str(self.path)]
+        return ["ip", "netns", "exec", self._namespace.name, *inside, *map(str, words)]
+
+    def run(self, *words, check=True):
+        """What a command in the root printed."""
+        done = self.ask(*words)
+        assert not check or done.returncode == 0, f"{words}: {done.returncode}\n{done.stdout}"
+        return done.stdout
+
+    def ask(self, *words):
+        return subprocess.run(
+            self._command(words), env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    def start(self, *words):
+        """A program that goes on; its output is in a file beside the root."""
+        log = open(self.path / "var/log" / f"test-{len(self._processes)}", "w+")
+        process = subprocess.Popen(self._command(words), env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process.log = pathlib.Path(log.name)
+        self._processes.append(process)
+        return process
+
+    def install(self, package):
+        shutil.copy(package, self.path / "root" / package.name)
+        return self.run("dpkg", "--install", f"/root/{package.name}")
+
+    def files(self):
+        """All that is there, but for the traces of dpkg itself."""
+        found = set()
+        for directory, names, files in os.walk(self.path):
+            place = pathlib.Path(directory).relative_to(self.path)
+            if place.parts[:1] in [("root",), ("proc",), ("sys",), ("dev",)]:
+                continue
+            names[:] = [name for name in names if name not in TRACES]
+            found |= {str(place / name) for name in [*names, *files] if name not in TRACES}
+        return found
+
+    def close(self):
+        for process in reversed(self._processes):
+            if process.poll() is None:
+                process.terminate()
+                process.wait(60)
+        for mounted in (self.path, self._place):
+            subprocess.run(["umount", "--lazy", mounted], check=True)
+        self._place.rmdir()
