@@ -117,10 +117,10 @@ def test_doctor_names_the_line_that_blocks_the_kernels_esp(root, packages):
     assert done.returncode in (1, 2)
     assert "`install esp4 /bin/false` in /etc/modprobe.d/cve.conf:2" in found["kernel ESP"]["found"]
     assert found["kernel ESP"]["mend"] == "uxfrm setup strongswan"
-    assert found["IKE daemon"]["verdict"] == "warn" and found["TUN"]["verdict"] == "ok"
+    assert found["IKE daemon"]["severity"] == "warn" and found["TUN"]["severity"] == "ok"
     root.run("uxfrm", "setup", "strongswan")
     again = {check["check"]: check for check in json.loads(root.ask("uxfrm", "doctor", "-j").stdout)["checks"]}
-    assert again["kernel ESP"]["verdict"] == again["IKE daemon"]["verdict"] == "ok"
+    assert again["kernel ESP"]["severity"] == again["IKE daemon"]["severity"] == "ok"
 
 
 def block_kernel_esp(root):
@@ -213,8 +213,12 @@ def test_an_administrator_whose_kernel_has_no_esp_has_a_tunnel_again(hosts, pack
         site.stop()
     undone = sites[0].root.run("uxfrm", "setup", "--undo")
     assert "removed /etc/uxfrm/uxfrm.toml" in undone and "ran uxfrm clean" in undone
-    left_over = before - sites[0].root.files()
-    assert {"etc/uxfrm/uxfrm.toml", "etc/uxfrm/setup.json"} <= left_over
+    gone = before - sites[0].root.files()
+    assert {"etc/uxfrm/uxfrm.toml", "etc/uxfrm/setup.json"} <= gone
+    # A package that goes has the daemon start without it.
+    assert "removed /etc/uxfrm/uxfrm.toml" in sites[1].root.run("dpkg", "--remove", "uxfrm")
+    assert not (sites[1].root.path / "etc/systemd/system/strongswan.service.d").exists()
+    assert sites[1].root.run("nft", "list", "tables") == ""
 
 
 def test_binary_and_library_run_with_the_c_library_of_rhel_9(uxfrm):

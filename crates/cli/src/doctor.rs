@@ -27,28 +27,28 @@ use serde::Serialize;
 use crate::arguments::DoctorOptions;
 use crate::host::Host;
 use crate::ike_unit;
-use finding::{Finding, Verdict};
+use finding::{Finding, Severity};
 
 /// What `-j` prints.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     /// The worst of all.
-    verdict: Verdict,
+    severity: Severity,
     checks: &'a [Finding],
 }
 
 /// Looks at this host and prints what is found.
 pub(crate) fn execute(options: &DoctorOptions) -> anyhow::Result<ExitCode> {
     let checks = examine(&Host::at(Path::new("/")));
-    let verdict = checks.iter().map(|check| check.verdict).max().unwrap_or(Verdict::Ok);
+    let severity = checks.iter().map(|check| check.severity).max().unwrap_or(Severity::Ok);
     let mut out = std::io::stdout().lock();
     if options.json {
-        serde_json::to_writer_pretty(&mut out, &Report { verdict, checks: &checks })?;
+        serde_json::to_writer_pretty(&mut out, &Report { severity, checks: &checks })?;
         writeln!(out)?;
     } else {
         checks.iter().try_for_each(|check| writeln!(out, "{check}"))?;
     }
-    Ok(ExitCode::from(verdict.exit_code()))
+    Ok(ExitCode::from(severity.exit_code()))
 }
 
 fn examine(host: &Host) -> Vec<Finding> {

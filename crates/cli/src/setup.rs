@@ -18,7 +18,7 @@ use anyhow::{Context as _, bail};
 use crate::arguments::{SetupKind, SetupOptions};
 use crate::host::Host;
 use crate::ike_unit::IkeDaemon;
-use carry_out::Mode;
+use carry_out::Effect;
 use plan::Plan;
 use static_tunnel::StaticTunnel;
 
@@ -28,11 +28,11 @@ const CONFIG: &str = "/etc/uxfrm/uxfrm.toml";
 /// Sets up, or undoes it.
 pub(crate) fn execute(options: &SetupOptions) -> anyhow::Result<()> {
     let host = Host::at(&options.root);
-    let mode = if options.dry_run { Mode::DryRun } else { Mode::Real };
+    let effect = if options.dry_run { Effect::DryRun } else { Effect::Real };
     let mut out = std::io::stdout().lock();
     match options.kind {
-        None => undo::undo(&host, mode, &mut out),
-        Some(kind) => carry_out::carry_out(&host, &plan(&host, kind, options)?, mode, &mut out),
+        None => undo::undo(&host, effect, &mut out),
+        Some(kind) => carry_out::carry_out(&host, &plan(&host, kind, options)?, effect, &mut out),
     }
 }
 

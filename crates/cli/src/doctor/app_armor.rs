@@ -70,23 +70,23 @@ fn judge(profiles: &[Profile]) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::Verdict;
+    use crate::doctor::finding::Severity;
 
     #[test]
     fn an_enforced_profile_without_our_rules_is_a_failure() {
         let include = "  include <abstractions/uxfrm>\n";
-        for (line, local, verdict) in [
-            ("/usr/lib/ipsec/charon (enforce)", "", Verdict::Fail),
-            ("/usr/lib/ipsec/charon (enforce)", include, Verdict::Ok),
-            ("/usr/lib/ipsec/charon (enforce)", "# include <abstractions/uxfrm>\n", Verdict::Fail),
-            ("/usr/sbin/charon-systemd (complain)", "", Verdict::Ok),
-            ("/usr/sbin/ntpd (enforce)", "", Verdict::Ok),
+        for (line, local, severity) in [
+            ("/usr/lib/ipsec/charon (enforce)", "", Severity::Fail),
+            ("/usr/lib/ipsec/charon (enforce)", include, Severity::Ok),
+            ("/usr/lib/ipsec/charon (enforce)", "# include <abstractions/uxfrm>\n", Severity::Fail),
+            ("/usr/sbin/charon-systemd (complain)", "", Severity::Ok),
+            ("/usr/sbin/ntpd (enforce)", "", Severity::Ok),
         ] {
             let profiles = profiles(line, |file| {
                 assert!(file.starts_with("usr."), "{file}");
                 Some(local.to_owned())
             });
-            assert_eq!(judge(&profiles).verdict, verdict, "{line} {local}");
+            assert_eq!(judge(&profiles).severity, severity, "{line} {local}");
         }
     }
 }

@@ -88,7 +88,7 @@ fn judge(reading: &Reading) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::Verdict;
+    use crate::doctor::finding::Severity;
 
     #[test]
     fn clocks_that_cannot_be_right_are_told() {
@@ -101,14 +101,14 @@ mod tests {
             has_service: false,
         };
         let later = now + Duration::from_secs(3600);
-        for (reading, verdict) in [
-            (good, Verdict::Ok),
-            (Reading { is_synchronised: true, ..good }, Verdict::Ok),
-            (Reading { now: Duration::from_secs(5), ..good }, Verdict::Fail),
-            (Reading { newest_file: Some(later), ..good }, Verdict::Warn),
-            (Reading { boot: later, ..good }, Verdict::Fail),
+        for (reading, severity) in [
+            (good, Severity::Ok),
+            (Reading { is_synchronised: true, ..good }, Severity::Ok),
+            (Reading { now: Duration::from_secs(5), ..good }, Severity::Fail),
+            (Reading { newest_file: Some(later), ..good }, Severity::Warn),
+            (Reading { boot: later, ..good }, Severity::Fail),
         ] {
-            assert_eq!(judge(&reading).verdict, verdict, "{reading:?}");
+            assert_eq!(judge(&reading).severity, severity, "{reading:?}");
         }
     }
 }

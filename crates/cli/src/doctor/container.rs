@@ -32,13 +32,13 @@ fn judge(is_container: bool, settings_are_read_only: bool) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::Verdict;
+    use crate::doctor::finding::Severity;
 
     #[test]
     fn settings_that_cannot_be_written_are_a_warning() {
-        assert_eq!(judge(true, true).verdict, Verdict::Warn);
-        assert_eq!(judge(false, true).verdict, Verdict::Warn);
-        assert_eq!(judge(true, false).verdict, Verdict::Ok);
-        assert_eq!(judge(false, false).verdict, Verdict::Ok);
+        assert_eq!(judge(true, true).severity, Severity::Warn);
+        assert_eq!(judge(false, true).severity, Severity::Warn);
+        assert_eq!(judge(true, false).severity, Severity::Ok);
+        assert_eq!(judge(false, false).severity, Severity::Ok);
     }
 }

@@ -64,18 +64,18 @@ fn judge_rp_filter(all: u8, each: &[(&str, u8)]) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::Verdict;
+    use crate::doctor::finding::Severity;
 
     #[test]
     fn strict_is_the_larger_number_being_one() {
-        for (all, own, verdict) in [
-            (0, 0, Verdict::Ok),
-            (0, 1, Verdict::Warn),
-            (1, 0, Verdict::Warn),
-            (1, 2, Verdict::Ok),
-            (2, 1, Verdict::Ok),
+        for (all, own, severity) in [
+            (0, 0, Severity::Ok),
+            (0, 1, Severity::Warn),
+            (1, 0, Severity::Warn),
+            (1, 2, Severity::Ok),
+            (2, 1, Severity::Ok),
         ] {
-            assert_eq!(judge_rp_filter(all, &[("eth0", own)]).verdict, verdict, "{all} {own}");
+            assert_eq!(judge_rp_filter(all, &[("eth0", own)]).severity, severity, "{all} {own}");
         }
         let found = judge_rp_filter(1, &[("eth0.7", 0), ("eth1", 0)]);
         assert!(found.found.contains("on eth0.7, eth1:"));
@@ -84,8 +84,8 @@ mod tests {
 
     #[test]
     fn forwarding_off_is_a_warning() {
-        assert_eq!(judge_forwarding(false, true).verdict, Verdict::Warn);
-        assert_eq!(judge_forwarding(true, false).verdict, Verdict::Ok);
-        assert_eq!(judge_forwarding(true, true).verdict, Verdict::Ok);
+        assert_eq!(judge_forwarding(false, true).severity, Severity::Warn);
+        assert_eq!(judge_forwarding(true, false).severity, Severity::Ok);
+        assert_eq!(judge_forwarding(true, true).severity, Severity::Ok);
     }
 }

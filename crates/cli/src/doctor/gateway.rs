@@ -52,19 +52,19 @@ fn judge(answer: &Answer, has_config: bool, is_enabled: bool) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::Verdict;
+    use crate::doctor::finding::Severity;
 
     #[test]
     fn a_gateway_that_should_run_and_does_not_is_a_failure() {
         let none = Answer::None("no uxfrm runs".to_owned());
-        for (answer, has_config, is_enabled, verdict) in [
-            (&Answer::Runs(String::new()), true, true, Verdict::Ok),
-            (&Answer::Runs("the store is damaged".to_owned()), true, true, Verdict::Warn),
-            (&none, false, false, Verdict::Warn),
-            (&none, true, false, Verdict::Warn),
-            (&none, true, true, Verdict::Fail),
+        for (answer, has_config, is_enabled, severity) in [
+            (&Answer::Runs(String::new()), true, true, Severity::Ok),
+            (&Answer::Runs("the store is damaged".to_owned()), true, true, Severity::Warn),
+            (&none, false, false, Severity::Warn),
+            (&none, true, false, Severity::Warn),
+            (&none, true, true, Severity::Fail),
         ] {
-            assert_eq!(judge(answer, has_config, is_enabled).verdict, verdict, "{answer:?}");
+            assert_eq!(judge(answer, has_config, is_enabled).severity, severity, "{answer:?}");
         }
     }
 }

@@ -21,18 +21,18 @@ fn judge(unit: &IkeUnit) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::Verdict;
+    use crate::doctor::finding::Severity;
     use crate::ike_unit::{Commands, IkeDaemon};
 
     #[test]
     fn a_unit_without_uxfrm_exec_is_told_with_its_setup() {
-        for (start, verdict) in [
-            ("/usr/sbin/charon-systemd", Verdict::Warn),
-            ("/usr/bin/uxfrm exec -- /usr/sbin/charon-systemd", Verdict::Ok),
+        for (start, severity) in [
+            ("/usr/sbin/charon-systemd", Severity::Warn),
+            ("/usr/bin/uxfrm exec -- /usr/sbin/charon-systemd", Severity::Ok),
         ] {
             let commands = Commands { start: start.to_owned(), ..Commands::default() };
             let (name, daemon) = ("strongswan.service".to_owned(), IkeDaemon::StrongSwan);
-            assert_eq!(judge(&IkeUnit { name, daemon, commands }).verdict, verdict);
+            assert_eq!(judge(&IkeUnit { name, daemon, commands }).severity, severity);
         }
     }
 }

@@ -99,14 +99,14 @@ fn judge_version(release: &str) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::Verdict;
+    use crate::doctor::finding::Severity;
 
     #[test]
     fn tun_that_cannot_be_opened_is_a_failure_with_a_mend() {
-        assert_eq!(judge_tun(None).verdict, Verdict::Ok);
+        assert_eq!(judge_tun(None).severity, Severity::Ok);
         for errno in [Errno::ENOENT, Errno::ENODEV, Errno::EPERM, Errno::EIO] {
             let found = judge_tun(Some(errno));
-            assert_eq!(found.verdict, Verdict::Fail);
+            assert_eq!(found.severity, Severity::Fail);
             assert!(found.mend.is_some(), "{errno}");
         }
     }
@@ -126,7 +126,7 @@ mod tests {
                 "{release}"
             );
         }
-        assert_eq!(judge_version("odd").verdict, Verdict::Ok);
+        assert_eq!(judge_version("odd").severity, Severity::Ok);
     }
 
     #[test]

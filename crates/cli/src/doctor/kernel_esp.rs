@@ -106,7 +106,7 @@ fn blocked(lines: &[BlockingLine]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::Verdict;
+    use crate::doctor::finding::Severity;
 
     fn line(kind: BlockKind) -> BlockingLine {
         let text = format!("{kind:?}");
@@ -117,14 +117,14 @@ mod tests {
     fn blocked_or_absent_matters_to_a_daemon_that_is_not_under_exec() {
         let blocked = Module::Blocked(vec![line(BlockKind::Blacklist), line(BlockKind::Install)]);
         let daemon = Some(IkeDaemon::StrongSwan);
-        for (module, waiting, verdict) in [
-            (&blocked, daemon, Verdict::Warn),
-            (&blocked, None, Verdict::Ok),
-            (&Module::Absent, daemon, Verdict::Warn),
-            (&Module::Loadable(Vec::new()), daemon, Verdict::Ok),
-            (&Module::Builtin, daemon, Verdict::Ok),
+        for (module, waiting, severity) in [
+            (&blocked, daemon, Severity::Warn),
+            (&blocked, None, Severity::Ok),
+            (&Module::Absent, daemon, Severity::Warn),
+            (&Module::Loadable(Vec::new()), daemon, Severity::Ok),
+            (&Module::Builtin, daemon, Severity::Ok),
         ] {
-            assert_eq!(judge(module, &Module::Loaded, waiting).verdict, verdict, "{module:?}");
+            assert_eq!(judge(module, &Module::Loaded, waiting).severity, severity, "{module:?}");
         }
         let found = judge(&blocked, &Module::Loaded, daemon);
         assert!(found.found.contains("`Install` in /etc/modprobe.d/cve.conf:2"), "{found}");

@@ -48,15 +48,15 @@ fn judge(answer: &Answer) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::Verdict;
+    use crate::doctor::finding::Severity;
 
     #[test]
     fn answers_are_judged() {
         let tables = vec!["filter".to_owned(), "uxfrm-uxfrm0".to_owned()];
         let found = judge(&Answer::Tables(tables));
         assert_eq!(found.found, "there, 2 tables, with uxfrm's guard");
-        assert_eq!(judge(&Answer::Unsupported).verdict, Verdict::Warn);
-        assert_eq!(judge(&Answer::NotPermitted).verdict, Verdict::Warn);
-        assert_eq!(judge(&Answer::Failed("x".to_owned())).verdict, Verdict::Fail);
+        assert_eq!(judge(&Answer::Unsupported).severity, Severity::Warn);
+        assert_eq!(judge(&Answer::NotPermitted).severity, Severity::Warn);
+        assert_eq!(judge(&Answer::Failed("x".to_owned())).severity, Severity::Fail);
     }
 }

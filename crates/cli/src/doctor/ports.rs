@@ -102,7 +102,7 @@ fn mend(name: &str, pid: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::Verdict;
+    use crate::doctor::finding::Severity;
 
     const TABLE: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops
   1: 00000000:01F4 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 4711 2 0000000000000000 0
@@ -122,15 +122,15 @@ mod tests {
         let by = |name: &str, is_under_exec| {
             Holding::By(Holder { pid: 7, name: name.to_owned(), is_under_exec })
         };
-        for (holding, verdict) in [
-            (Holding::Free, Verdict::Ok),
-            (Holding::Hidden, Verdict::Warn),
-            (by(GATEWAY, false), Verdict::Ok),
-            (by("charon", true), Verdict::Ok),
-            (by("charon", false), Verdict::Fail),
-            (by("openvpn", false), Verdict::Fail),
+        for (holding, severity) in [
+            (Holding::Free, Severity::Ok),
+            (Holding::Hidden, Severity::Warn),
+            (by(GATEWAY, false), Severity::Ok),
+            (by("charon", true), Severity::Ok),
+            (by("charon", false), Severity::Fail),
+            (by("openvpn", false), Severity::Fail),
         ] {
-            assert_eq!(judge(4500, &holding).verdict, verdict, "{holding:?}");
+            assert_eq!(judge(4500, &holding).severity, severity, "{holding:?}");
         }
         assert_eq!(judge(500, &by("pluto", false)).mend.unwrap(), "uxfrm setup libreswan");
     }

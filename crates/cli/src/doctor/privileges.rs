@@ -75,13 +75,13 @@ fn judge_memory_lock(may_lock: bool, limit: u64, has_swap: bool) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::Verdict;
+    use crate::doctor::finding::Severity;
 
     #[test]
     fn capabilities_are_read_from_their_mask() {
         let set = effective("Name:\tx\nCapInh:\t0\nCapEff:\t0000000000003400\n");
         assert_eq!(judge_capabilities(set).found, "all that a gateway needs");
-        assert_eq!(judge_capabilities(0).verdict, Verdict::Warn);
+        assert_eq!(judge_capabilities(0).severity, Severity::Warn);
         assert!(judge_capabilities(1 << NET_ADMIN).found.contains("no CAP_NET_RAW:"));
         let both = 1 << NET_ADMIN | 1 << NET_RAW;
         assert!(judge_capabilities(both).found.contains("1024"));
@@ -90,9 +90,9 @@ mod tests {
 
     #[test]
     fn a_limit_matters_where_there_is_swap() {
-        assert_eq!(judge_memory_lock(true, 0, true).verdict, Verdict::Ok);
-        assert_eq!(judge_memory_lock(false, u64::MAX, true).verdict, Verdict::Ok);
-        assert_eq!(judge_memory_lock(false, 65536, true).verdict, Verdict::Warn);
-        assert_eq!(judge_memory_lock(false, 65536, false).verdict, Verdict::Ok);
+        assert_eq!(judge_memory_lock(true, 0, true).severity, Severity::Ok);
+        assert_eq!(judge_memory_lock(false, u64::MAX, true).severity, Severity::Ok);
+        assert_eq!(judge_memory_lock(false, 65536, true).severity, Severity::Warn);
+        assert_eq!(judge_memory_lock(false, 65536, false).severity, Severity::Ok);
     }
 }

@@ -20,12 +20,12 @@ const GROUP: &str = "uxfrm";
 
 /// Whether anything is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mode {
+pub(super) enum Effect {
     Real,
     DryRun,
 }
 
-impl Mode {
+impl Effect {
     /// A line about something that is done, or would be.
     pub(super) fn say(self, done: &str, undone: &str, what: &str) -> String {
         match self {
@@ -53,7 +53,7 @@ enum Progress {
 pub(super) fn carry_out(
     host: &Host,
     plan: &Plan,
-    mode: Mode,
+    effect: Effect,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     let mut record = Record::load(host)?;
@@ -73,13 +73,13 @@ pub(super) fn carry_out(
             writeln!(out, "is there already: {}", shown.display())?;
             continue;
         }
-        if mode == Mode::Real {
+        if effect == Effect::Real {
             perform(host, &mut record, step)?;
         }
-        writeln!(out, "{}", describe(host, step, mode))?;
+        writeln!(out, "{}", describe(host, step, effect))?;
     }
-    note_units(host, &mut record, plan, mode)?;
-    run_all(&commands(host, plan), mode, out)?;
+    note_units(host, &mut record, plan, effect)?;
+    run_all(&commands(host, plan), effect, out)?;
     plan.notes.iter().try_for_each(|note| writeln!(out, "note: {note}"))?;
     Ok(())
 }
@@ -92,15 +92,15 @@ fn place(step: &Step) -> &Path {
     }
 }
 
-fn describe(host: &Host, step: &Step, mode: Mode) -> String {
+fn describe(host: &Host, step: &Step, effect: Effect) -> String {
     let shown = host.path(place(step)).display().to_string();
     match step {
-        Step::File(_) => mode.say("wrote", "write", &shown),
+        Step::File(_) => effect.say("wrote", "write", &shown),
         Step::Lines { text, .. } => {
-            mode.say("added", "add", &format!("`{}` to {shown}", text.trim()))
+            effect.say("added", "add", &format!("`{}` to {shown}", text.trim()))
         }
         Step::Link { target, .. } => {
-            mode.say("linked", "link", &format!("{shown} to {}", target.display()))
+            effect.say("linked", "link", &format!("{shown} to {}", target.display()))
         }
     }
 }
@@ -116,7 +116,7 @@ fn progress(host: &Host, record: &Record, step: &Step) -> Progress {
                 here.display()
             )),
             _foreign => Progress::Obstacle(format!(
-                "{} is there and not from setup: move it away, or put into it by hand what `uxfrm setup … --dry-run --root EMPTY` shows (docs/install.md)",
+                "{} is there and not from setup: move it away, or have setup write elsewhere by --root and merge the two by hand",
                 here.display()
             )),
         },
@@ -207,16 +207,16 @@ fn group(host: &Host) -> Option<Gid> {
     line.split(':').nth(1)?.parse().ok().map(Gid::from_raw)
 }
 
-fn note_units(host: &Host, record: &mut Record, plan: &Plan, mode: Mode) -> anyhow::Result<()> {
+fn note_units(host: &Host, record: &mut Record, plan: &Plan, effect: Effect) -> anyhow::Result<()> {
     let units = plan.units.iter().filter(|unit| !record.units.contains(unit)).cloned();
     let units: Vec<_> = units.collect();
     let profiles = plan.profiles.iter().filter(|one| !record.profiles.contains(one)).cloned();
     let profiles: Vec<_> = profiles.collect();
     record.units.extend(units);
     record.profiles.extend(profiles);
-    match mode {
-        Mode::Real => record.save(host),
-        Mode::DryRun => Ok(()),
+    match effect {
+        Effect::Real => record.save(host),
+        Effect::DryRun => Ok(()),
     }
 }
 
@@ -256,23 +256,23 @@ pub(super) fn systemd_runs(host: &Host) -> bool {
 /// With the first that fails.
 pub(super) fn run_all(
     commands: &[Vec<PathBuf>],
-    mode: Mode,
+    effect: Effect,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     for command in commands {
-        writeln!(out, "{}", run(command, mode)?)?;
+        writeln!(out, "{}", run(command, effect)?)?;
     }
     Ok(())
 }
 
-fn run(command: &[PathBuf], mode: Mode) -> anyhow::Result<String> {
+fn run(command: &[PathBuf], effect: Effect) -> anyhow::Result<String> {
     let shown: Vec<_> = command.iter().map(|word| word.display().to_string()).collect();
     let shown = shown.join(" ");
-    if let (Mode::Real, Some((program, arguments))) = (mode, command.split_first()) {
+    if let (Effect::Real, Some((program, arguments))) = (effect, command.split_first()) {
         let status = Command::new(program).args(arguments).status();
         if !status.with_context(|| format!("can't run {shown}"))?.success() {
             bail!("failed: {shown} (`uxfrm setup --undo` takes all back)");
         }
     }
-    Ok(mode.say("ran", "run", &shown))
+    Ok(effect.say("ran", "run", &shown))
 }

@@ -73,17 +73,17 @@ fn options(root: &TempDir, kind: SetupKind) -> SetupOptions {
     }
 }
 
-fn set_up(root: &TempDir, kind: SetupKind, mode: Mode) -> anyhow::Result<String> {
+fn set_up(root: &TempDir, kind: SetupKind, effect: Effect) -> anyhow::Result<String> {
     let host = Host::at(root.path());
     let plan = plan(&host, kind, &options(root, kind))?;
     let mut out = Vec::new();
-    carry_out::carry_out(&host, &plan, mode, &mut out)?;
+    carry_out::carry_out(&host, &plan, effect, &mut out)?;
     Ok(String::from_utf8(out).unwrap())
 }
 
-fn undo(root: &TempDir, mode: Mode) -> String {
+fn undo(root: &TempDir, effect: Effect) -> String {
     let mut out = Vec::new();
-    undo::undo(&Host::at(root.path()), mode, &mut out).unwrap();
+    undo::undo(&Host::at(root.path()), effect, &mut out).unwrap();
     String::from_utf8(out).unwrap()
 }
 
@@ -94,11 +94,11 @@ fn undo_leaves_every_byte_as_it_was() {
     for kind in KINDS {
         let root = host();
         let before = picture(root.path());
-        set_up(&root, kind, Mode::Real).unwrap();
+        set_up(&root, kind, Effect::Real).unwrap();
         assert_ne!(picture(root.path()), before);
-        undo(&root, Mode::Real);
+        undo(&root, Effect::Real);
         assert_eq!(picture(root.path()), before, "{kind:?}");
-        assert!(undo(&root, Mode::Real).starts_with("nothing to undo"));
+        assert!(undo(&root, Effect::Real).starts_with("nothing to undo"));
     }
 }
 
@@ -113,20 +113,20 @@ fn dry_run_changes_nothing_and_says_what_a_real_one_does() {
     for kind in KINDS {
         let root = host();
         let before = picture(root.path());
-        let would = set_up(&root, kind, Mode::DryRun).unwrap();
+        let would = set_up(&root, kind, Effect::DryRun).unwrap();
         assert_eq!(picture(root.path()), before);
-        assert_eq!(past(&would), set_up(&root, kind, Mode::Real).unwrap());
+        assert_eq!(past(&would), set_up(&root, kind, Effect::Real).unwrap());
         let after = picture(root.path());
-        let would = undo(&root, Mode::DryRun);
+        let would = undo(&root, Effect::DryRun);
         assert_eq!(picture(root.path()), after);
-        assert_eq!(past(&would), undo(&root, Mode::Real));
+        assert_eq!(past(&would), undo(&root, Effect::Real));
     }
 }
 
 #[test]
 fn the_unit_starts_the_daemon_under_exec_behind_the_gateway() {
     let root = host();
-    set_up(&root, SetupKind::Strongswan, Mode::Real).unwrap();
+    set_up(&root, SetupKind::Strongswan, Effect::Real).unwrap();
     let text = fs::read_to_string(root.path().join(DROP_IN)).unwrap();
     assert!(
         text.contains("ExecStart=\nExecStart=/usr/bin/uxfrm exec -- /usr/sbin/charon-systemd\n")
@@ -144,9 +144,9 @@ fn the_unit_starts_the_daemon_under_exec_behind_the_gateway() {
 #[test]
 fn a_second_setup_finds_all_done() {
     let root = host();
-    set_up(&root, SetupKind::Strongswan, Mode::Real).unwrap();
+    set_up(&root, SetupKind::Strongswan, Effect::Real).unwrap();
     let before = picture(root.path());
-    let said = set_up(&root, SetupKind::Strongswan, Mode::Real).unwrap();
+    let said = set_up(&root, SetupKind::Strongswan, Effect::Real).unwrap();
     assert!(said.lines().all(|line| line.starts_with("is there already: ")), "{said}");
     assert_eq!(picture(root.path()), before);
 }
@@ -162,8 +162,8 @@ fn somebody_elses_file_is_never_overwritten() {
         let root = host();
         write(root.path(), path, "mine\n");
         let before = picture(root.path());
-        for mode in [Mode::DryRun, Mode::Real] {
-            let why = set_up(&root, kind, mode).unwrap_err().to_string();
+        for effect in [Effect::DryRun, Effect::Real] {
+            let why = set_up(&root, kind, effect).unwrap_err().to_string();
             assert!(why.contains(path) && why.contains("not from setup"), "{why}");
         }
         assert_eq!(picture(root.path()), before);
@@ -173,8 +173,8 @@ fn somebody_elses_file_is_never_overwritten() {
 #[test]
 fn keys_are_not_replaced_by_a_second_setup() {
     let root = host();
-    set_up(&root, SetupKind::Static, Mode::Real).unwrap();
-    let why = set_up(&root, SetupKind::Static, Mode::Real).unwrap_err().to_string();
+    set_up(&root, SetupKind::Static, Effect::Real).unwrap();
+    let why = set_up(&root, SetupKind::Static, Effect::Real).unwrap_err().to_string();
     assert!(why.contains("uxfrm setup --undo first"), "{why}");
     let record = fs::read_to_string(root.path().join("etc/uxfrm/setup.json")).unwrap();
     assert!(!record.contains("0x"));
@@ -183,13 +183,13 @@ fn keys_are_not_replaced_by_a_second_setup() {
 #[test]
 fn what_was_changed_since_is_kept_aside_by_undo() {
     let root = host();
-    set_up(&root, SetupKind::Strongswan, Mode::Real).unwrap();
+    set_up(&root, SetupKind::Strongswan, Effect::Real).unwrap();
     write(root.path(), "etc/uxfrm/uxfrm.toml", "mine\n");
     write(root.path(), LOCAL, "# all anew\n");
     let wanted = root.path().join("etc/systemd/system/multi-user.target.wants/uxfrm.service");
     fs::remove_file(&wanted).unwrap();
     symlink("/elsewhere", &wanted).unwrap();
-    let said = undo(&root, Mode::Real);
+    let said = undo(&root, Effect::Real);
     assert!(said.contains("changed since setup"), "{said}");
     let kept = root.path().join("etc/uxfrm/uxfrm.toml.uxfrm-saved");
     assert_eq!(fs::read_to_string(kept).unwrap(), "mine\n");
@@ -202,17 +202,17 @@ fn what_was_changed_since_is_kept_aside_by_undo() {
 fn without_daemon_or_package_it_says_what_to_install() {
     let root = host();
     fs::remove_file(root.path().join("usr/lib/systemd/system/uxfrm.service")).unwrap();
-    let why = set_up(&root, SetupKind::Strongswan, Mode::Real).unwrap_err().to_string();
+    let why = set_up(&root, SetupKind::Strongswan, Effect::Real).unwrap_err().to_string();
     assert!(why.contains("uxfrm.service is not installed"), "{why}");
     fs::remove_file(root.path().join("usr/lib/systemd/system/ipsec.service")).unwrap();
-    let why = set_up(&root, SetupKind::Libreswan, Mode::Real).unwrap_err().to_string();
+    let why = set_up(&root, SetupKind::Libreswan, Effect::Real).unwrap_err().to_string();
     assert!(why.contains("apt install libreswan"), "{why}");
 }
 
 #[test]
 fn a_static_setup_is_a_configuration_that_check_takes() {
     let root = host();
-    set_up(&root, SetupKind::Static, Mode::Real).unwrap();
+    set_up(&root, SetupKind::Static, Effect::Real).unwrap();
     for directory in ["etc/uxfrm", "etc/uxfrm/peer"] {
         let config = root.path().join(directory).join("uxfrm.toml");
         let parsed = uxfrm_daemon::config::Config::load(&config).unwrap();
