@@ -7,26 +7,31 @@ import fcntl
 import hashlib
 import os
 import pathlib
+import re
 import shutil
 import stat
 import subprocess
 import tempfile
 
+import patience
 from prerequisite import REPOSITORY
 
 SUITE = "bookworm"
-PACKAGES = ["iproute2", "iputils-ping", "nftables", "charon-systemd", "strongswan-swanctl"]
+BASIC = ("iproute2", "iputils-ping", "nftables")
+STRONGSWAN = (*BASIC, "charon-systemd", "strongswan-swanctl")
+LIBRESWAN = (*BASIC, "libreswan")
 # In the network namespace that it is called in.
 ENTER = 'mount -t proc proc "$0/proc" && mount -t sysfs sysfs "$0/sys" && exec chroot "$0" "$@"'
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
+BLOCKED = "# CVE-2026-43284\ninstall esp4 /bin/false\ninstall esp6 /bin/false\n"
 # What installing and removing anything leaves in a root; users stay by Debian's custom.
 TRACES = {"dpkg", "log", "cache", "passwd", "passwd-", "group", "group-", "shadow", "shadow-", "gshadow", "gshadow-", ".pwd.lock"}
 
 
-def base():
-    """The directory that all roots begin with; it is filled if it is not there."""
+def base(packages):
+    """The directory that roots with these packages begin with; it is filled if it is not there."""
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
-    name = hashlib.sha256(" ".join([SUITE, *PACKAGES]).encode()).hexdigest()[:12]
+    name = hashlib.sha256(" ".join([SUITE, *packages]).encode()).hexdigest()[:12]
     path = target.resolve() / "clean-roots" / f"{SUITE}-{name}"
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.with_suffix(".lock"), "w") as lock:
@@ -34,16 +39,21 @@ def base():
         if not path.exists():
             new = path.with_suffix(".new")
             subprocess.run(["rm", "-rf", new], check=True)
-            made = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, str(new)]
+            made = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(packages)}", SUITE, str(new)]
             subprocess.run(made, check=True)
             new.rename(path)
     return path
 
 
+def commands(unit, key):
+    """The commands of a key in a unit's text, in words."""
+    return [line.split() for line in re.findall(rf"^{key}=(.+)$", unit, re.M)]
+
+
 class CleanRoot:
     """Goes with `close`; commands run in one network namespace. What is changed is in memory."""
 
-    def __init__(self, namespace):
+    def __init__(self, namespace, packages=STRONGSWAN):
         self._namespace = namespace
         self._place = pathlib.Path(tempfile.mkdtemp(prefix="uxfrm-root-"))
         self._processes = []
@@ -51,7 +61,7 @@ class CleanRoot:
         self.path, upper, work = (self._place / name for name in ("root", "upper", "work"))
         for directory in (self.path, upper, work):
             directory.mkdir()
-        layers = f"lowerdir={base()},upperdir={upper},workdir={work}"
+        layers = f"lowerdir={base(packages)},upperdir={upper},workdir={work}"
         subprocess.run(["mount", "-t", "overlay", "overlay", "-o", layers, self.path], check=True)
         # As udev makes it, for all users.
         (self.path / "dev/net").mkdir()
@@ -81,9 +91,32 @@ class CleanRoot:
         self._processes.append(process)
         return process
 
+    def start_gateway(self):
+        """`uxfrm.service`, as systemd would: its command as its user, with its capabilities."""
+        unit = (self.path / "usr/lib/systemd/system/uxfrm.service").read_text()
+        for directory in ("/var/lib/uxfrm/gateway", "/run/uxfrm"):
+            self.run("install", "-d", "-o", "uxfrm", "-g", "uxfrm", directory)
+        names = re.search(r"^AmbientCapabilities=(.+)$", unit, re.M)[1].lower().replace("cap_", "+").split()
+        these = ",".join(["-all", *names])
+        as_user = ["setpriv", "--reuid=uxfrm", "--regid=uxfrm", "--clear-groups", f"--inh-caps={these}", f"--ambient-caps={these}"]
+        places = ["env", "STATE_DIRECTORY=/var/lib/uxfrm/gateway", "RUNTIME_DIRECTORY=/run/uxfrm"]
+        gateway = self.start(*as_user, *places, *commands(unit, "ExecStart")[-1])
+        patience.wait_for(lambda: "uxfrm: ready" in gateway.log.read_text(), gateway.log.read_text)
+        return gateway
+
+    def drop_in(self, unit):
+        """What setup has written for a unit."""
+        return (self.path / f"etc/systemd/system/{unit}.d/uxfrm.conf").read_text()
+
     def install(self, package):
         shutil.copy(package, self.path / "root" / package.name)
         return self.run("dpkg", "--install", f"/root/{package.name}")
+
+    def block_kernel_esp(self):
+        """As distributions have switched it off."""
+        place = self.path / "etc/modprobe.d"
+        place.mkdir(exist_ok=True)
+        (place / "cve.conf").write_text(BLOCKED)
 
     def files(self):
         """All that is there, but for the traces of dpkg itself."""

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import tempfile
 
@@ -13,12 +14,11 @@ import patience
 import prerequisite
 import topology
 import wire
-from clean_root import CleanRoot
+from clean_root import CleanRoot, commands
 from namespace import veth
 
 RHEL_9 = (2, 34)
 UNITS = prerequisite.REPOSITORY / "examples" / "systemd"  # test_guard_boot.py verifies them
-BLOCKED = "# CVE-2026-43284\ninstall esp4 /bin/false\ninstall esp6 /bin/false\n"
 ROOT_ONLY = {"usr/bin/uxfrm": 0o755, "usr/lib/uxfrm/maintain": 0o755, "usr/lib/uxfrm/libuxfrm_redirect.so": 0o644}
 
 
@@ -111,7 +111,7 @@ def test_the_tarball_runs_where_it_is_unpacked(root, packages):
 
 def test_doctor_names_the_line_that_blocks_the_kernels_esp(root, packages):
     root.install(deb(packages))
-    block_kernel_esp(root)
+    root.block_kernel_esp()
     done = root.ask("uxfrm", "doctor", "-j")
     found = {check["check"]: check for check in json.loads(done.stdout)["checks"]}
     assert done.returncode in (1, 2)
@@ -123,34 +123,21 @@ def test_doctor_names_the_line_that_blocks_the_kernels_esp(root, packages):
     assert again["kernel ESP"]["severity"] == again["IKE daemon"]["severity"] == "ok"
 
 
-def block_kernel_esp(root):
-    place = root.path / "etc/modprobe.d"
-    place.mkdir(exist_ok=True)
-    (place / "cve.conf").write_text(BLOCKED)
-
-
 class Site:
     """One end: a clean root with the package and a blocked kernel, set up by the guide's words."""
 
     def __init__(self, root, package, local, remote, nets):
         self.root = root
         root.install(package)
-        block_kernel_esp(root)
+        root.block_kernel_esp()
         self.said = root.run("uxfrm", "setup", "strongswan")
         (root.path / "etc/swanctl/conf.d/net.conf").write_text(swanctl_conf(local, remote, nets))
         self.gateway = self.charon = None
 
     def start(self):
         """As systemd would: the gateway's unit, then the daemon's with its drop-in."""
-        unit = (self.root.path / "usr/lib/systemd/system/uxfrm.service").read_text()
-        for directory, owner in (("var/lib/uxfrm/gateway", "uxfrm"), ("run/uxfrm", "uxfrm")):
-            self.root.run("install", "-d", "-o", owner, "-g", owner, f"/{directory}")
-        as_user = ["setpriv", "--reuid=uxfrm", "--regid=uxfrm", "--clear-groups", *capabilities(unit)]
-        environment = ["env", "STATE_DIRECTORY=/var/lib/uxfrm/gateway", "RUNTIME_DIRECTORY=/run/uxfrm"]
-        self.gateway = self.root.start(*as_user, *environment, *command(unit, "ExecStart"))
-        patience.wait_for(lambda: "uxfrm: ready" in self.gateway.log.read_text(), self.gateway.log.read_text)
-        drop_in = (self.root.path / "etc/systemd/system/strongswan.service.d/uxfrm.conf").read_text()
-        self.charon = self.root.start(*command(drop_in, "ExecStart"))
+        self.gateway = self.root.start_gateway()
+        self.charon = self.root.start(*commands(self.root.drop_in("strongswan.service"), "ExecStart")[-1])
         loads = lambda: self.root.ask("swanctl", "--load-all", "--noprompt").returncode == 0
         patience.wait_for(loads, self.charon.log.read_text)
 
@@ -158,17 +145,6 @@ class Site:
         for process in (self.charon, self.gateway):
             process.terminate()
             process.wait(patience.SECONDS)
-
-
-def command(unit, key):
-    """The last command of a key, in words."""
-    return re.findall(rf"^{key}=(.+)$", unit, re.M)[-1].split()
-
-
-def capabilities(unit):
-    names = re.search(r"^AmbientCapabilities=(.+)$", unit, re.M)[1].lower().replace("cap_", "+").split()
-    these = ",".join(["-all", *names])
-    return [f"--inh-caps={these}", f"--ambient-caps={these}"]
 
 
 def swanctl_conf(local, remote, nets):
@@ -219,6 +195,28 @@ def test_an_administrator_whose_kernel_has_no_esp_has_a_tunnel_again(hosts, pack
     assert "removed /etc/uxfrm/uxfrm.toml" in sites[1].root.run("dpkg", "--remove", "uxfrm")
     assert not (sites[1].root.path / "etc/systemd/system/strongswan.service.d").exists()
     assert sites[1].root.run("nft", "list", "tables") == ""
+
+def test_static_keys_carry_traffic_as_they_are_written(hosts, packages):
+    left, right = hosts.namespace("left"), hosts.namespace("right")
+    veth(left, "wire0", right, "wire0")
+    roots = []
+    for namespace, outer, inner in ((left, "192.0.2.1", "10.1.0.1"), (right, "192.0.2.2", "10.2.0.1")):
+        namespace.address("wire0", f"{outer}/24")
+        namespace.address("lo", f"{inner}/32")
+        namespace.ip("route add default dev wire0")
+        roots.append(clean_root(hosts, namespace))
+        roots[-1].install(deb(packages))
+    here, there = roots
+    here.run("uxfrm", "setup", "static", "--local=192.0.2.1", "--peer=192.0.2.2", "--local-net=10.1.0.0/24", "--peer-net=10.2.0.0/24")
+    shutil.copytree(here.path / "etc/uxfrm/peer", there.path / "etc/uxfrm", dirs_exist_ok=True)
+    assert (here.path / "etc/uxfrm/static.batch").stat().st_mode & 0o007 == 0
+    for root in roots:
+        root.run("uxfrm", "check", "/etc/uxfrm/uxfrm.toml")
+        gateway = root.start("uxfrm", "run", "/etc/uxfrm/uxfrm.toml")
+        patience.wait_for(lambda: "uxfrm: ready" in gateway.log.read_text(), gateway.log.read_text)
+    between = hosts.wire(left, "wire0")
+    left.ping("10.1.0.1", "10.2.0.1")
+    wire.assert_only("esp", between.seen())
 
 
 def test_binary_and_library_run_with_the_c_library_of_rhel_9(uxfrm):

@@ -13,9 +13,12 @@ import pytest
 import patience
 import prerequisite
 import topology
+import wire
 from association import GCM_128, Association
+from clean_root import LIBRESWAN, CleanRoot, commands
 from gateway import configuration
 from namespace import veth
+from pluto import SECRET
 from topology import HERE, THERE
 
 PACKAGES = pathlib.Path(os.environ["UXFRM_PACKAGES"])
@@ -128,3 +131,49 @@ def test_the_image_carries_traffic_with_two_capabilities(uxfrm, hosts, tmp_path)
     assert "XfrmInError" in container.uxfrm("stat")
     assert container.uxfrm("--version").startswith("uxfrm ")
     assert int(peer.statistics().get("XfrmInNoStates", 0)) == 0
+
+
+LIBRESWAN_CONF = """
+conn net
+    ikev2=insist
+    authby=secret
+    left=10.9.0.1
+    leftsubnet=10.1.0.0/24
+    right=10.9.0.2
+    rightsubnet=10.2.0.0/24
+    auto=ondemand
+"""
+
+
+def test_libreswan_has_a_tunnel_again(hosts):
+    left, right = hosts.namespace("left"), hosts.namespace("right")
+    veth(left, "wire0", right, "wire0")
+    for namespace, outer, inner in ((left, "10.9.0.1", "10.1.0.1"), (right, "10.9.0.2", "10.2.0.1")):
+        namespace.address("wire0", f"{outer}/24")
+        namespace.address("lo", f"{inner}/32")
+        namespace.ip("route add default dev wire0")
+        start_libreswan(hosts, namespace)
+    between = hosts.wire(left, "wire0")
+    left.ping("10.1.0.1", "10.2.0.1")
+    wire.assert_no_plaintext(between.seen())
+    right.ping("10.2.0.1", "10.1.0.1")
+    wire.assert_only("esp", between.seen())
+
+
+def start_libreswan(hosts, namespace):
+    """By the commands of its unit with the drop-in."""
+    root = CleanRoot(namespace, LIBRESWAN)
+    hosts.callback(root.close)
+    root.install(only("*.deb"))
+    root.block_kernel_esp()
+    root.run("uxfrm", "setup", "libreswan")
+    (root.path / "etc/ipsec.d/net.conf").write_text(LIBRESWAN_CONF)
+    (root.path / "etc/ipsec.d/net.secrets").write_text(f': PSK "{SECRET}"\n')
+    root.start_gateway()
+    drop_in = root.drop_in("ipsec.service")
+    for words in commands(drop_in, "ExecStartPre"):
+        root.run(*words)
+    pluto = root.start(*commands(drop_in, "ExecStart")[-1], "--stderrlog")
+    ready = lambda: root.ask("ipsec", "auto", "--ready").returncode == 0
+    patience.wait_for(ready, pluto.log.read_text)
+    patience.wait_for(lambda: "10.2.0.0/24" in root.run("uxfrm", "xfrm", "policy"), pluto.log.read_text)
