@@ -20,8 +20,17 @@ SUITE = "bookworm"
 BASIC = ("iproute2", "iputils-ping", "nftables")
 STRONGSWAN = (*BASIC, "charon-systemd", "strongswan-swanctl")
 LIBRESWAN = (*BASIC, "libreswan")
+SYSTEMD = (*STRONGSWAN, "systemd", "dbus")
 # In the network namespace that it is called in.
 ENTER = 'mount -t proc proc "$0/proc" && mount -t sysfs sysfs "$0/sys" && exec chroot "$0" "$@"'
+# systemd as the first process of its own namespaces but the network's; /sys is read-only as in any container.
+BOOT = """
+mount -t proc proc "$0/proc"
+mount -t sysfs -o ro sysfs "$0/sys"
+mount -t cgroup2 cgroup2 "$0/sys/fs/cgroup"
+mount -t tmpfs -o mode=755 tmpfs "$0/run"
+exec env -i container=oci PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot "$0" /lib/systemd/systemd
+"""
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
 BLOCKED = "# CVE-2026-43284\ninstall esp4 /bin/false\ninstall esp6 /bin/false\n"
 # What installing and removing anything leaves in a root; users stay by Debian's custom.
@@ -57,6 +66,7 @@ class CleanRoot:
         self._namespace = namespace
         self._place = pathlib.Path(tempfile.mkdtemp(prefix="uxfrm-root-"))
         self._processes = []
+        self._systemd = self._outside = None
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", self._place], check=True)
         self.path, upper, work = (self._place / name for name in ("root", "upper", "work"))
         for directory in (self.path, upper, work):
@@ -68,7 +78,20 @@ class CleanRoot:
         os.mknod(self.path / "dev/net/tun", 0o666 | stat.S_IFCHR, os.makedev(10, 200))
         os.chmod(self.path / "dev/net/tun", 0o666)
 
+    def boot(self):
+        """systemd runs in it from now on."""
+        apart = ["unshare", "--mount", "--pid", "--uts", "--ipc", "--cgroup", "--fork", "--kill-child"]
+        command = ["ip", "netns", "exec", self._namespace.name, *apart, "sh", "-euc", BOOT, str(self.path)]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._outside = process
+        children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        self._systemd = patience.wait_for(lambda: children.read_text().split(), "systemd")[0]
+        is_up = lambda: self.ask("systemctl", "is-system-running").stdout.strip() in ("running", "degraded")
+        patience.wait_for(is_up, lambda: self.ask("systemctl", "list-jobs").stdout)
+
     def _command(self, words):
+        if self._systemd:
+            return ["nsenter", f"--target={self._systemd}", *"-m -p -n -i -u -C -r -w".split(), *map(str, words)]
         inside = ["unshare", "--mount", "sh", "-c", ENTER, str(self.path)]
         return ["ip", "netns", "exec", self._namespace.name, *inside, *map(str, words)]
 
@@ -134,6 +157,9 @@ class CleanRoot:
             if process.poll() is None:
                 process.terminate()
                 process.wait(60)
+        if self._outside:
+            self._outside.kill()  # and with it all that systemd runs
+            self._outside.wait()
         for mounted in (self.path, self._place):
             subprocess.run(["umount", "--lazy", mounted], check=True)
         self._place.rmdir()

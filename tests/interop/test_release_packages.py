@@ -15,13 +15,15 @@ import prerequisite
 import topology
 import wire
 from association import GCM_128, Association
-from clean_root import LIBRESWAN, CleanRoot, commands
+from clean_root import LIBRESWAN, SYSTEMD, CleanRoot, commands
 from gateway import configuration
 from namespace import veth
 from pluto import SECRET
+from test_packages import swanctl_conf
 from topology import HERE, THERE
 
 PACKAGES = pathlib.Path(os.environ["UXFRM_PACKAGES"])
+NETS = "10.1.0.0/24", "10.2.0.0/24"
 CAPABILITIES = ["CAP_NET_ADMIN", "CAP_NET_RAW"]
 
 
@@ -131,6 +133,48 @@ def test_the_image_carries_traffic_with_two_capabilities(uxfrm, hosts, tmp_path)
     assert "XfrmInError" in container.uxfrm("stat")
     assert container.uxfrm("--version").startswith("uxfrm ")
     assert int(peer.statistics().get("XfrmInNoStates", 0)) == 0
+
+
+def test_setup_under_systemd_and_what_may_happen_then(hosts):
+    """Also a crash, a new package and a removal."""
+    left, right = hosts.namespace("left"), hosts.namespace("right")
+    veth(left, "wire0", right, "wire0")
+    ends = (left, "10.9.0.1", "10.1.0.1"), (right, "10.9.0.2", "10.2.0.1")
+    roots = []
+    for (namespace, outer, inner), (_, remote, _), nets in zip(ends, ends[::-1], (NETS, NETS[::-1])):
+        namespace.address("wire0", f"{outer}/24")
+        namespace.address("lo", f"{inner}/32")
+        namespace.ip("route add default dev wire0")
+        root = CleanRoot(namespace, SYSTEMD)
+        hosts.callback(root.close)
+        root.block_kernel_esp()
+        (root.path / "etc/swanctl/conf.d/net.conf").write_text(swanctl_conf(outer, remote, nets))
+        root.boot()
+        root.install(only("*.deb"))
+        assert "ran systemctl start strongswan.service" in root.run("uxfrm", "setup", "strongswan")
+        roots.append(root)
+    between = hosts.wire(left, "wire0")
+    left.ping("10.1.0.1", "10.2.0.1")
+    between.seen()
+    assert "has taken over as process" in roots[0].install(only("*.deb"))
+    right.ping("10.2.0.1", "10.1.0.1")
+    wire.assert_only("esp", between.seen())
+
+    pid = main_process(roots[0], "uxfrm")
+    roots[0].run("sh", "-c", f"kill -KILL {pid}")
+    patience.wait_for(lambda: main_process(roots[0], "uxfrm") not in ("0", pid) and main_process(roots[0], "strongswan") != "0")
+    patience.wait_for(lambda: "net" in roots[0].run("swanctl", "--list-conns", check=False))
+    left.ping("10.1.0.1", "10.2.0.1")
+    wire.assert_no_plaintext(between.seen())
+
+    roots[0].run("dpkg", "--remove", "uxfrm")
+    assert main_process(roots[0], "strongswan") != "0"
+    assert roots[0].run("nft", "list", "tables") == ""
+    assert "0 loaded units" in roots[0].run("systemctl", "--failed")
+
+
+def main_process(root, unit):
+    return root.run("systemctl", "show", "--property=MainPID", "--value", unit).strip()
 
 
 LIBRESWAN_CONF = """

@@ -225,11 +225,23 @@ fn commands(host: &Host, plan: &Plan) -> Vec<Vec<PathBuf>> {
     if !systemd_runs(host) || plan.gateway == GatewayStart::Later {
         return Vec::new();
     }
+    let wanted: Vec<_> = plan.units.iter().filter(|unit| is_wanted(unit)).collect();
     let mut commands = vec![words("systemctl daemon-reload")];
     commands.extend(profile_reloads(host, &plan.profiles));
+    // The gateway takes UDP port 4500, which a daemon of before has.
+    commands.extend(plan.units.iter().map(|unit| words(&format!("systemctl stop {unit}"))));
     commands.push(words("systemctl start uxfrm.service"));
-    commands.extend(plan.units.iter().map(|unit| words(&format!("systemctl try-restart {unit}"))));
+    commands.extend(wanted.iter().map(|unit| words(&format!("systemctl start {unit}"))));
     commands
+}
+
+/// Whether a unit runs, or would from the next boot on.
+fn is_wanted(unit: &str) -> bool {
+    let is = |question: &str| {
+        let asked = Command::new("systemctl").args([question, "--quiet", unit]).status();
+        asked.is_ok_and(|status| status.success())
+    };
+    is("is-active") || is("is-enabled")
 }
 
 /// The commands that load these profiles anew, where the kernel has AppArmor.

@@ -84,8 +84,8 @@ fn configuration(daemon: IkeDaemon) -> String {
     )
 }
 
-/// The daemon ends and starts with an ordered end and start of the gateway, and outlives a crash of
-/// it: it connects again by itself (docs/ike.md).
+/// The daemon ends and starts with the gateway, after a crash too: its states and traps are gone
+/// then, and it installs them anew (docs/ike.md).
 fn drop_in(unit: &IkeUnit, program: &Path) -> String {
     let commands = &unit.commands;
     let mut text = format!(
