@@ -22,7 +22,7 @@ from pluto import SECRET
 from test_packages import swanctl_conf
 from topology import HERE, THERE
 
-PACKAGES = pathlib.Path(os.environ["UXFRM_PACKAGES"])
+PACKAGES = pathlib.Path(os.environ["UXFRM_PACKAGES"]).resolve()
 NETS = "10.1.0.0/24", "10.2.0.0/24"
 CAPABILITIES = ["CAP_NET_ADMIN", "CAP_NET_RAW"]
 
@@ -153,6 +153,10 @@ def test_setup_under_systemd_and_what_may_happen_then(hosts):
         root.install(only("*.deb"))
         assert "ran systemctl start strongswan.service" in root.run("uxfrm", "setup", "strongswan")
         roots.append(root)
+    # The kernel of the tests has no AppArmor, but its profile is one with what setup has added.
+    profile = "usr.sbin.charon-systemd"
+    assert "abstractions/uxfrm" in (roots[0].path / "etc/apparmor.d/local" / profile).read_text()
+    roots[0].run("apparmor_parser", "--skip-kernel-load", "--skip-cache", f"/etc/apparmor.d/{profile}")
     between = hosts.wire(left, "wire0")
     left.ping("10.1.0.1", "10.2.0.1")
     between.seen()

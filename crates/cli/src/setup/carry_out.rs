@@ -80,6 +80,9 @@ pub(super) fn carry_out(
     }
     note_units(host, &mut record, plan, effect)?;
     run_all(&commands(host, plan), effect, out)?;
+    if plan.gateway == GatewayStart::Now && !systemd_runs(host) {
+        writeln!(out, "note: systemd does not run here: the units start at the next boot")?;
+    }
     plan.notes.iter().try_for_each(|note| writeln!(out, "note: {note}"))?;
     Ok(())
 }
