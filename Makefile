@@ -7,7 +7,7 @@ FLAGS  := --locked
 PACKAGE := uxfrm-cli
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test sim loom miri endure check lint layers bench bench-gate fuzz fuzz-seeds fmt deny sbom deps
+.PHONY: help demo test packages image test-packages sim loom miri endure check lint layers bench bench-gate fuzz fuzz-seeds fmt deny sbom deps
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,6 +93,24 @@ sbom: ## What the binary is made of, as CycloneDX: target/uxfrm.cdx.json (TARGET
 	@mkdir -p $(BUILT)
 	scripts/sbom $(TARGET) >$(BUILT)/uxfrm.cdx.json
 	@echo $(BUILT)/uxfrm.cdx.json
+
+packages: ## .deb, .rpm and tarball of a release build, with SHA256SUMS, in target/packages (ARGS=deb: that one; docs/install.md)
+	@scripts/prerequisites build
+	scripts/packages $(ARGS)
+
+image: ## An OCI image of a release build, FROM scratch, by buildah: target/packages/uxfrm-….oci.tar (docs/install.md)
+	@scripts/prerequisites packages
+	scripts/packages stage
+	scripts/image
+
+test-packages: ## All packages and the image of a release build: installed in a clean Debian, compared, run by runc
+	@scripts/prerequisites build
+	@scripts/prerequisites test
+	@scripts/prerequisites packages
+	scripts/packages
+	scripts/image
+	UXFRM_PACKAGES=$(BUILT)/packages UXFRM=$(BUILT)/release/uxfrm JOBS=0 scripts/interop \
+		tests/interop/test_packages.py tests/interop/test_release_packages.py
 
 deps: ## Install the Debian packages for the build and the tests
 	@scripts/prerequisites build

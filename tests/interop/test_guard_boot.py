@@ -416,9 +416,9 @@ def test_a_reload_with_the_same_policy_takes_the_place_of_what_is_held(machine):
 def test_the_unit_is_one(tmp_path):
     """With the programs that it names."""
     prerequisite.programs(**{"systemd-analyze": "systemd"})
-    for name in ("uxfrm.service", "uxfrm-guard.service"):
-        unit = (prerequisite.REPOSITORY / "examples" / "systemd" / name).read_text()
-        (tmp_path / name).write_text(unit.replace("/usr/bin/uxfrm", shutil.which("true")))
+    for path in (prerequisite.REPOSITORY / "examples" / "systemd").iterdir():
+        unit = path.read_text().replace("/usr/bin/uxfrm", shutil.which("true"))
+        (tmp_path / path.name.replace("@", "@blue")).write_text(unit)
     command = ["systemd-analyze", "verify", "--man=no", *map(str, sorted(tmp_path.iterdir()))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     mine = [line for line in done.stderr.splitlines() if "uxfrm" in line]

@@ -13,8 +13,8 @@ import prerequisite
 
 # Functions whose first argument is a program, or a list that begins with one.
 STARTS = {"run", "command", "Popen", "check_output", "check_call", "call", "programs"}
-# What rustup brings, and the names of examples, which a test runs.
-OWN = {"cargo", "rustc", "strongswan", "libreswan"}
+# What rustup brings, the names of examples, which a test runs, and what packages lay in a root.
+OWN = {"cargo", "rustc", "strongswan", "libreswan", "uxfrm"}
 RUST = re.compile(r'Command::new\("([^"]+)"\)')
 # Benches start peers where they are installed, and say so where they are not.
 RUST_PLACES = ("crates", "testkit")

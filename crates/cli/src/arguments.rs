@@ -25,6 +25,17 @@ pub(crate) struct Arguments {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Tell what of this host is in the way of uxfrm, and the command that mends it.
+    ///
+    /// A line for each check. Changes nothing. Exit code: 0 all is well, 1 there are warnings, 2
+    /// something keeps uxfrm from working.
+    Doctor(DoctorOptions),
+    /// Put an IKE daemon on uxfrm, or write a tunnel with static keys; `--undo` takes it back.
+    ///
+    /// The daemon's systemd unit starts it under `uxfrm exec` then, behind uxfrm.service. Each
+    /// thing that is done is said, and recorded in /etc/uxfrm/setup.json. A file that setup did not
+    /// write is never overwritten.
+    Setup(SetupOptions),
     /// Run the gateway in the foreground; SIGTERM ends it.
     ///
     /// What is protected is refused from then on, unless `[host] at_exit` is "open". SIGINT does
@@ -122,6 +133,61 @@ pub(crate) enum Command {
     /// What may come next behind `uxfrm dev`.
     #[command(hide = true)]
     CompleteDev(DevOptions),
+}
+
+/// Options of `uxfrm doctor`.
+#[derive(Args, Debug)]
+pub(crate) struct DoctorOptions {
+    /// Print one JSON object instead.
+    #[arg(short, long)]
+    pub(crate) json: bool,
+}
+
+/// Options of `uxfrm setup`.
+#[derive(Args, Debug)]
+pub(crate) struct SetupOptions {
+    /// What to set up.
+    #[arg(required_unless_present = "undo")]
+    pub(crate) kind: Option<SetupKind>,
+
+    /// Take back all that setup did.
+    #[arg(long, conflicts_with = "kind")]
+    pub(crate) undo: bool,
+
+    /// Say what would be done, and do nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+
+    /// Work on the host whose files are below this directory; no command is run there.
+    #[arg(long, value_name = "DIRECTORY", default_value = "/")]
+    pub(crate) root: PathBuf,
+
+    /// static: this end's address, which ESP is sent from.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) local: Option<IpAddr>,
+
+    /// static: the peer's address.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) peer: Option<IpAddr>,
+
+    /// static: the net behind this end, as in 10.1.0.0/24.
+    #[arg(long, value_name = "NET")]
+    pub(crate) local_net: Option<String>,
+
+    /// static: the net behind the peer.
+    #[arg(long, value_name = "NET")]
+    pub(crate) peer_net: Option<String>,
+}
+
+/// What `uxfrm setup` can set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SetupKind {
+    /// strongSwan: charon under `uxfrm exec`
+    Strongswan,
+    /// libreswan: pluto under `uxfrm exec`
+    Libreswan,
+    /// a tunnel with fresh static keys, the files for both ends
+    Static,
 }
 
 /// Options of `uxfrm run`.

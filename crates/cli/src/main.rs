@@ -1,8 +1,9 @@
 //! The `uxfrm` command: a thin layer over the other crates.
 //!
 //! Exit codes: 0 done, 1 failed (the reason is on stderr), 2 wrong usage, 130 interrupted by
-//! Ctrl-C. `uxfrm exec` has its command's, or 125 to 127 if that did not start ([`exec`]); `uxfrm
-//! status` has 0 to 2 ([`status`]); `uxfrm xfrm`, `fou`, `link` and `dev` have iproute2's.
+//! Ctrl-C. `uxfrm doctor` has 1 for warnings and 2 for failures. `uxfrm exec` has its command's, or
+//! 125 to 127 if that did not start ([`exec`]); `uxfrm status`, `why` and `probe` have 0 to 2
+//! ([`status`]); `uxfrm xfrm`, `fou`, `link` and `dev` have iproute2's.
 
 #![forbid(unsafe_code)]
 
@@ -13,14 +14,18 @@ mod completions;
 mod demo;
 mod demo_case;
 mod dev;
+mod doctor;
 mod drops;
 mod environment;
 mod exec;
+mod host;
+mod ike_unit;
 mod log;
 mod man;
 mod probe;
 mod reload;
 mod run;
+mod setup;
 mod stat;
 mod status;
 mod tunnels;
@@ -66,9 +71,11 @@ const fn reads_keys(command: &Command) -> bool {
         Command::Check(_)
         | Command::Guard(_)
         | Command::Reload(_)
+        | Command::Setup(_)
         | Command::Xfrm(_)
         | Command::CompleteXfrm(_) => true,
         Command::Run(_)
+        | Command::Doctor(_)
         | Command::Upgrade(_)
         | Command::Release(_)
         | Command::Clean(_)
@@ -94,6 +101,8 @@ const fn reads_keys(command: &Command) -> bool {
 fn execute(command: Command, supervisor: Option<u32>) -> anyhow::Result<ExitCode> {
     let done = match command {
         Command::Run(options) => return run::execute(&options, supervisor),
+        Command::Doctor(options) => return doctor::execute(&options),
+        Command::Setup(options) => setup::execute(&options),
         Command::Upgrade(options) => upgrade::execute(&options),
         Command::Check(options) => check::execute(&options),
         Command::Reload(options) => reload::execute(&options),

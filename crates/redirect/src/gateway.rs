@@ -207,9 +207,19 @@ fn look(directory: &[u8]) -> Option<DirectoryOwner> {
 }
 
 fn trust(descriptor: c_int) -> Result<(), c_int> {
-    let listener = listener(descriptor)?;
-    let is_trusted = is_gateway_user(listener, own()) || is_owner_of_run_directory(listener, look);
-    if is_trusted { Ok(()) } else { Err(libc::EPERM) }
+    if is_trusted_at_name(listener(descriptor)?) { Ok(()) } else { Err(libc::EPERM) }
+}
+
+fn is_trusted_at_name(user: libc::uid_t) -> bool {
+    is_gateway_user(user, own()) || is_owner_of_run_directory(user, look)
+}
+
+/// Whether the gateway that is configured may be this user's: what the user sends is the gateway's.
+pub(crate) fn is_trusted_user(user: libc::uid_t) -> bool {
+    match configured() {
+        (Place::Default | Place::Abstract, _) => is_trusted_at_name(user),
+        (Place::File, name) => is_trusted(user, own(), name, look),
+    }
 }
 
 /// The user id of the listener.

@@ -16,12 +16,12 @@ type Cause = (DropReason, Option<SaId>);
 /// What was told when.
 #[derive(Debug, Default)]
 pub(super) struct DropLines {
-    told: HashMap<Cause, Told>,
+    told: HashMap<Cause, LastLine>,
 }
 
 /// A line, and what came after it.
 #[derive(Clone, Copy, Debug)]
-struct Told {
+struct LastLine {
     at: Moment,
     /// Packets since.
     since: u64,
@@ -45,7 +45,7 @@ impl DropLines {
             true => (cause.0, None),
             false => cause,
         };
-        let told = self.told.entry(cause).or_insert(Told { at: Moment(0), since: 0 });
+        let told = self.told.entry(cause).or_insert(LastLine { at: Moment(0), since: 0 });
         told.since += packets;
         if told.at != Moment(0) && now.since(told.at) < INTERVAL {
             return None;

@@ -5,6 +5,7 @@ use std::mem::{MaybeUninit, size_of};
 use libc::{c_int, cmsghdr, msghdr};
 
 use crate::ends::{AddressFamily, Ends};
+use crate::gateway;
 use crate::table::{Datagram, RecvOption};
 
 /// Room for credentials.
@@ -32,7 +33,7 @@ impl Buffer {
     }
 }
 
-/// Whether a message that the kernel received is from root or from the own user.
+/// Whether a message that the kernel received is from a user whose gateway is trusted.
 pub(super) fn is_permitted(message: &msghdr) -> bool {
     let mut permitted = false;
     // SAFETY: the kernel wrote the control messages into a lent buffer, and how long they are.
@@ -42,7 +43,7 @@ pub(super) fn is_permitted(message: &msghdr) -> bool {
                 && length >= size_of::<libc::ucred>()
             {
                 let who = data.cast::<libc::ucred>().read_unaligned();
-                permitted = who.uid == 0 || who.uid == libc::geteuid();
+                permitted = gateway::is_trusted_user(who.uid);
             }
         });
     }

@@ -1,0 +1,222 @@
+//! A tunnel with static keys: configuration and batch file of both ends, with fresh keys.
+
+use std::fmt::Write as _;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+
+use anyhow::{bail, ensure};
+use zeroize::Zeroizing;
+
+use super::CONFIG;
+use super::plan::{Access, Plan, Step};
+
+/// Bytes of a key of `rfc4106(gcm(aes))`: 256 bits, and a salt of 32.
+const KEY_BYTES: usize = 36;
+
+/// Addresses of documentation (RFC 5737), where none are given.
+const EXAMPLE_ENDS: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1))];
+const EXAMPLE_NETS: [&str; 2] = ["10.1.0.0/24", "10.2.0.0/24"];
+
+/// Two ends and the nets behind them; ours first.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct StaticTunnel {
+    ends: [IpAddr; 2],
+    nets: [String; 2],
+    /// Whether ends or nets are those of the example.
+    is_example: bool,
+}
+
+/// One direction: an SPI and a key.
+struct Direction {
+    spi: u32,
+    key: Zeroizing<String>,
+}
+
+impl StaticTunnel {
+    /// Between two addresses; what is not given is an example's.
+    ///
+    /// # Errors
+    /// When the two ends, or the two nets, are not of one family, or a net is none.
+    pub(super) fn between(
+        ends: [Option<IpAddr>; 2],
+        nets: [&Option<String>; 2],
+    ) -> anyhow::Result<Self> {
+        let is_example = ends.contains(&None) || nets.contains(&&None);
+        let [local, peer] = ends;
+        let ends = match (local, peer) {
+            (None, None) => EXAMPLE_ENDS,
+            (Some(local), Some(peer)) => [local, peer],
+            (Some(_), None) | (None, Some(_)) => bail!("--local and --peer go together"),
+        };
+        let nets = match nets {
+            [None, None] => EXAMPLE_NETS.map(str::to_owned),
+            [Some(local), Some(peer)] => [local.clone(), peer.clone()],
+            [Some(_), None] | [None, Some(_)] => bail!("--local-net and --peer-net go together"),
+        };
+        ensure!(ends[0].is_ipv4() == ends[1].is_ipv4(), "--local and --peer are of two families");
+        let [here, there] = [family(&nets[0])?, family(&nets[1])?];
+        ensure!(here == there, "--local-net and --peer-net are of two families");
+        Ok(Self { ends, nets, is_example })
+    }
+
+    /// Files for both ends.
+    ///
+    /// # Errors
+    /// The kernel's, where it gives no random numbers.
+    pub(super) fn plan(&self) -> io::Result<Plan> {
+        let directions = [Direction::fresh()?, Direction::fresh()?];
+        let mirrored =
+            Self { ends: swapped(&self.ends), nets: swapped(&self.nets), is_example: false };
+        let [to_peer, from_peer] = &directions;
+        let mut plan = Plan::default();
+        let mut file = |path: &str, text: String, access| {
+            plan.steps.push(Step::file(path, text, access));
+        };
+        file(CONFIG, configuration(), Access::Gateway);
+        file("/etc/uxfrm/static.batch", self.batch([to_peer, from_peer]), Access::Gateway);
+        file("/etc/uxfrm/peer/uxfrm.toml", configuration(), Access::Root);
+        file("/etc/uxfrm/peer/static.batch", mirrored.batch([from_peer, to_peer]), Access::Root);
+        plan.notes = self.notes();
+        Ok(plan)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let peer = self.ends[1];
+        let mut notes = Vec::new();
+        if self.is_example {
+            notes.push(
+                "addresses and nets are examples: put yours in both static.batch, or undo and give --local, --peer, --local-net, --peer-net"
+                    .to_owned(),
+            );
+        }
+        notes.push(format!(
+            "next: scp /etc/uxfrm/peer/* root@{peer}:/etc/uxfrm/ && rm -r /etc/uxfrm/peer; then at both ends: chgrp uxfrm /etc/uxfrm/*; uxfrm check {CONFIG} && systemctl enable --now uxfrm"
+        ));
+        notes
+    }
+
+    /// The lines of this end: `out` is by the first direction.
+    fn batch(&self, [out, into]: [&Direction; 2]) -> String {
+        let ([local, peer], [near, far]) = (&self.ends, &self.nets);
+        let mut text = "# Written by `uxfrm setup static`. Keys: only root and the group uxfrm may read this file.\n"
+            .to_owned();
+        for (from, to, direction) in [(local, peer, out), (peer, local, into)] {
+            let Direction { spi, key } = direction;
+            let _never = writeln!(
+                text,
+                "xfrm state add src {from} dst {to} proto esp spi {spi:#010x} reqid 1 mode tunnel replay-window 128 flag esn aead 'rfc4106(gcm(aes))' 0x{} 128",
+                key.as_str()
+            );
+        }
+        for (direction, sources, from, to) in [
+            ("out", [near, far], local, peer),
+            ("in", [far, near], peer, local),
+            ("fwd", [far, near], peer, local),
+        ] {
+            let [src, dst] = sources;
+            let _never = writeln!(
+                text,
+                "xfrm policy add src {src} dst {dst} dir {direction} tmpl src {from} dst {to} proto esp reqid 1 mode tunnel"
+            );
+        }
+        text
+    }
+}
+
+fn configuration() -> String {
+    "# Written by `uxfrm setup static`; `uxfrm setup --undo` removes it. All keys: uxfrm.toml.example.\n\
+     [xfrm]\n\
+     batch = [\"static.batch\"]\n"
+        .to_owned()
+}
+
+fn swapped<T: Clone>([first, second]: &[T; 2]) -> [T; 2] {
+    [second.clone(), first.clone()]
+}
+
+/// Whether a net is of IPv4.
+fn family(net: &str) -> anyhow::Result<bool> {
+    let (address, length) = net.split_once('/').unwrap_or((net, "0"));
+    let (Ok(address), Ok(length)) = (address.parse::<IpAddr>(), length.parse::<u8>()) else {
+        bail!("{net} is no net: ADDRESS/LENGTH, as in 10.1.0.0/24");
+    };
+    ensure!(length <= if address.is_ipv4() { 32 } else { 128 }, "{net}: the prefix is too long");
+    Ok(address.is_ipv4())
+}
+
+impl Direction {
+    /// SPIs up to 255 are reserved (RFC 4303 §2.1).
+    fn fresh() -> io::Result<Self> {
+        let mut spi = [0; 4];
+        let mut bytes = Zeroizing::new([0; KEY_BYTES]);
+        uxfrm_io::random::fill(&mut spi)?;
+        uxfrm_io::random::fill(&mut *bytes)?;
+        let mut key = Zeroizing::new(String::with_capacity(2 * KEY_BYTES));
+        for byte in bytes.iter() {
+            let _never = write!(key, "{byte:02x}");
+        }
+        Ok(Self { spi: u32::from_be_bytes(spi) | 0x1000, key })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(plan: &Plan) -> Vec<&str> {
+        plan.steps
+            .iter()
+            .filter_map(|step| match step {
+                Step::File(file) => Some(file.text.as_str()),
+                Step::Lines { .. } | Step::Link { .. } => None,
+            })
+            .collect()
+    }
+
+    #[test]
+    fn both_ends_have_the_same_states_and_mirrored_policies() {
+        let ends = [Some("2001:db8::1".parse().unwrap()), Some("2001:db8::2".parse().unwrap())];
+        let nets = [&Some("10.3.0.0/16".to_owned()), &Some("10.4.0.0/16".to_owned())];
+        let plan = StaticTunnel::between(ends, nets).unwrap().plan().unwrap();
+        let texts = texts(&plan);
+        let states = |text: &str| {
+            let mut lines: Vec<_> =
+                text.lines().filter(|line| line.contains(" state ")).map(str::to_owned).collect();
+            lines.sort();
+            lines
+        };
+        assert_eq!(states(texts[1]), states(texts[3]));
+        assert_eq!(states(texts[1]).len(), 2);
+        let policy = "src 10.3.0.0/16 dst 10.4.0.0/16 dir";
+        assert!(texts[1].contains(&format!("{policy} out tmpl src 2001:db8::1")));
+        for direction in ["in", "fwd"] {
+            assert!(texts[3].contains(&format!("{policy} {direction} tmpl src 2001:db8::1")));
+        }
+        assert_eq!(plan.notes.len(), 1);
+    }
+
+    #[test]
+    fn keys_and_spis_are_fresh_each_time() {
+        let example = StaticTunnel::between([None, None], [&None, &None]).unwrap();
+        let [first, second] = [example.plan().unwrap(), example.plan().unwrap()];
+        assert_ne!(texts(&first)[1], texts(&second)[1]);
+        let keys: Vec<_> = texts(&first)[1].match_indices(" 0x").collect();
+        assert_eq!(keys.len(), 4);
+    }
+
+    #[test]
+    fn what_does_not_fit_together_is_refused() {
+        let net = Some("10.1.0.0/24".to_owned());
+        let address = Some(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let other = Some("::1".parse().unwrap());
+        assert!(StaticTunnel::between([address, None], [&None, &None]).is_err());
+        assert!(StaticTunnel::between([address, other], [&None, &None]).is_err());
+        assert!(StaticTunnel::between([None, None], [&net, &None]).is_err());
+        assert!(StaticTunnel::between([None, None], [&net, &Some("::/0".to_owned())]).is_err());
+        for wrong in ["10.1.0.0/33", "ten", "10.1.0.0/"] {
+            let wrong = Some(wrong.to_owned());
+            assert!(StaticTunnel::between([None, None], [&net, &wrong]).is_err());
+        }
+    }
+}

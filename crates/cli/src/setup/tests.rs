@@ -1,0 +1,222 @@
+//! Setup on hosts that are directories: what is written, that a dry run says the same, and that
+//! undoing leaves every byte as it was.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use super::*;
+
+const STRONGSWAN: &str = "[Service]\nType=notify\nExecStart=/usr/sbin/charon-systemd\n";
+const PLUTO: &str = "[Service]\nExecStartPre=/x/_stackmanager start\nExecStart=/x/pluto --nofork\n";
+const LOCAL: &str = "etc/apparmor.d/local/usr.sbin.charon-systemd";
+const DROP_IN: &str = "etc/systemd/system/strongswan.service.d/uxfrm.conf";
+
+/// A host with the package, strongSwan, libreswan and AppArmor.
+fn host() -> TempDir {
+    let root = tempfile::tempdir().unwrap();
+    for (path, text) in [
+        ("etc/group", "root:x:0:\n"),
+        ("etc/ipsec.conf", "config setup\ninclude /etc/ipsec.d/*.conf\n"),
+        ("etc/ipsec.d/portexcludes.conf", ""),
+        ("etc/uxfrm/uxfrm.toml.example", "# example\n"),
+        ("etc/apparmor.d/abstractions/uxfrm", ""),
+        ("etc/apparmor.d/usr.sbin.charon-systemd", ""),
+        (LOCAL, "# Site-specific additions"),
+        ("usr/lib/systemd/system/uxfrm.service", ""),
+        ("usr/lib/systemd/system/strongswan.service", STRONGSWAN),
+        ("usr/lib/systemd/system/ipsec.service", PLUTO),
+    ] {
+        write(root.path(), path, text);
+    }
+    root
+}
+
+fn write(root: &Path, path: &str, text: &str) {
+    let path = root.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+/// All below a directory: kind, mode, and bytes or target.
+fn picture(root: &Path) -> BTreeMap<String, (u32, Vec<u8>)> {
+    let mut all = BTreeMap::new();
+    let mut left = vec![root.to_owned()];
+    while let Some(path) = left.pop() {
+        let found = fs::symlink_metadata(&path).unwrap();
+        let bytes = if found.is_dir() {
+            left.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            Vec::new()
+        } else if found.is_symlink() {
+            fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes()
+        } else {
+            fs::read(&path).unwrap()
+        };
+        all.insert(path.display().to_string(), (found.permissions().mode(), bytes));
+    }
+    all
+}
+
+fn options(root: &TempDir, kind: SetupKind) -> SetupOptions {
+    SetupOptions {
+        kind: Some(kind),
+        undo: false,
+        dry_run: false,
+        root: root.path().to_owned(),
+        local: None,
+        peer: None,
+        local_net: None,
+        peer_net: None,
+    }
+}
+
+fn set_up(root: &TempDir, kind: SetupKind, effect: Effect) -> anyhow::Result<String> {
+    let host = Host::at(root.path());
+    let plan = plan(&host, kind, &options(root, kind))?;
+    let mut out = Vec::new();
+    carry_out::carry_out(&host, &plan, effect, &mut out)?;
+    Ok(String::from_utf8(out).unwrap())
+}
+
+fn undo(root: &TempDir, effect: Effect) -> String {
+    let mut out = Vec::new();
+    undo::undo(&Host::at(root.path()), effect, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+const KINDS: [SetupKind; 3] = [SetupKind::Strongswan, SetupKind::Libreswan, SetupKind::Static];
+
+#[test]
+fn undo_leaves_every_byte_as_it_was() {
+    for kind in KINDS {
+        let root = host();
+        let before = picture(root.path());
+        set_up(&root, kind, Effect::Real).unwrap();
+        assert_ne!(picture(root.path()), before);
+        undo(&root, Effect::Real);
+        assert_eq!(picture(root.path()), before, "{kind:?}");
+        assert!(undo(&root, Effect::Real).starts_with("nothing to undo"));
+    }
+}
+
+#[test]
+fn dry_run_changes_nothing_and_says_what_a_real_one_does() {
+    let past = |said: &str| {
+        [("would write", "wrote"), ("would add", "added"), ("would link", "linked")]
+            .into_iter()
+            .chain([("would remove", "removed")])
+            .fold(said.to_owned(), |said, (undone, done)| said.replace(undone, done))
+    };
+    for kind in KINDS {
+        let root = host();
+        let before = picture(root.path());
+        let would = set_up(&root, kind, Effect::DryRun).unwrap();
+        assert_eq!(picture(root.path()), before);
+        assert_eq!(past(&would), set_up(&root, kind, Effect::Real).unwrap());
+        let after = picture(root.path());
+        let would = undo(&root, Effect::DryRun);
+        assert_eq!(picture(root.path()), after);
+        assert_eq!(past(&would), undo(&root, Effect::Real));
+    }
+}
+
+#[test]
+fn the_unit_starts_the_daemon_under_exec_behind_the_gateway() {
+    let root = host();
+    set_up(&root, SetupKind::Strongswan, Effect::Real).unwrap();
+    let text = fs::read_to_string(root.path().join(DROP_IN)).unwrap();
+    assert!(
+        text.contains("ExecStart=\nExecStart=/usr/bin/uxfrm exec -- /usr/sbin/charon-systemd\n")
+    );
+    assert!(text.contains("Requires=uxfrm.service\nAfter=uxfrm.service\n"));
+    let local = fs::read_to_string(root.path().join(LOCAL)).unwrap();
+    assert_eq!(local, "# Site-specific additions\ninclude <abstractions/uxfrm>\n");
+    let wanted = root.path().join("etc/systemd/system/multi-user.target.wants/uxfrm.service");
+    assert_eq!(fs::read_link(wanted).unwrap(), Path::new("/usr/lib/systemd/system/uxfrm.service"));
+    let mode = |path: &str| picture(root.path())[&root.path().join(path).display().to_string()].0;
+    assert_eq!(mode("etc/uxfrm/uxfrm.toml") & 0o777, 0o640);
+    assert!(crate::ike_unit::installed(&Host::at(root.path()), None)[0].is_under_exec());
+}
+
+#[test]
+fn a_second_setup_finds_all_done() {
+    let root = host();
+    set_up(&root, SetupKind::Strongswan, Effect::Real).unwrap();
+    let before = picture(root.path());
+    let said = set_up(&root, SetupKind::Strongswan, Effect::Real).unwrap();
+    let is_done = |line: &str| line.starts_with("is there already: ") || line.starts_with("note: ");
+    assert!(said.lines().all(is_done), "{said}");
+    assert_eq!(picture(root.path()), before);
+}
+
+#[test]
+fn somebody_elses_file_is_never_overwritten() {
+    for (kind, path) in [
+        (SetupKind::Strongswan, "etc/uxfrm/uxfrm.toml"),
+        (SetupKind::Strongswan, DROP_IN),
+        (SetupKind::Libreswan, "etc/ipsec.d/uxfrm.conf"),
+        (SetupKind::Static, "etc/uxfrm/peer/static.batch"),
+    ] {
+        let root = host();
+        write(root.path(), path, "mine\n");
+        let before = picture(root.path());
+        for effect in [Effect::DryRun, Effect::Real] {
+            let why = set_up(&root, kind, effect).unwrap_err().to_string();
+            assert!(why.contains(path) && why.contains("not from setup"), "{why}");
+        }
+        assert_eq!(picture(root.path()), before);
+    }
+}
+
+#[test]
+fn keys_are_not_replaced_by_a_second_setup() {
+    let root = host();
+    set_up(&root, SetupKind::Static, Effect::Real).unwrap();
+    let why = set_up(&root, SetupKind::Static, Effect::Real).unwrap_err().to_string();
+    assert!(why.contains("uxfrm setup --undo first"), "{why}");
+    let record = fs::read_to_string(root.path().join("etc/uxfrm/setup.json")).unwrap();
+    assert!(!record.contains("0x"));
+}
+
+#[test]
+fn what_was_changed_since_is_kept_aside_by_undo() {
+    let root = host();
+    set_up(&root, SetupKind::Strongswan, Effect::Real).unwrap();
+    write(root.path(), "etc/uxfrm/uxfrm.toml", "mine\n");
+    write(root.path(), LOCAL, "# all anew\n");
+    let wanted = root.path().join("etc/systemd/system/multi-user.target.wants/uxfrm.service");
+    fs::remove_file(&wanted).unwrap();
+    symlink("/elsewhere", &wanted).unwrap();
+    let said = undo(&root, Effect::Real);
+    assert!(said.contains("changed since setup"), "{said}");
+    let kept = root.path().join("etc/uxfrm/uxfrm.toml.uxfrm-saved");
+    assert_eq!(fs::read_to_string(kept).unwrap(), "mine\n");
+    assert_eq!(fs::read_to_string(root.path().join(LOCAL)).unwrap(), "# all anew\n");
+    assert_eq!(fs::read_link(wanted).unwrap(), Path::new("/elsewhere"));
+    assert!(!root.path().join(DROP_IN).exists());
+}
+
+#[test]
+fn without_daemon_or_package_it_says_what_to_install() {
+    let root = host();
+    fs::remove_file(root.path().join("usr/lib/systemd/system/uxfrm.service")).unwrap();
+    let why = set_up(&root, SetupKind::Strongswan, Effect::Real).unwrap_err().to_string();
+    assert!(why.contains("uxfrm.service is not installed"), "{why}");
+    fs::remove_file(root.path().join("usr/lib/systemd/system/ipsec.service")).unwrap();
+    let why = set_up(&root, SetupKind::Libreswan, Effect::Real).unwrap_err().to_string();
+    assert!(why.contains("apt install libreswan"), "{why}");
+}
+
+#[test]
+fn a_static_setup_is_a_configuration_that_check_takes() {
+    let root = host();
+    set_up(&root, SetupKind::Static, Effect::Real).unwrap();
+    for directory in ["etc/uxfrm", "etc/uxfrm/peer"] {
+        let config = root.path().join(directory).join("uxfrm.toml");
+        let parsed = uxfrm_daemon::config::Config::load(&config).unwrap();
+        assert_eq!(parsed.xfrm.batch.len(), 1, "{parsed:?}");
+    }
+}

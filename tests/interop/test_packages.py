@@ -1,0 +1,227 @@
+"""The packages in a clean Debian: what they lay, what setup does there, and what they leave behind."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+
+import pytest
+
+import patience
+import prerequisite
+import topology
+import wire
+from clean_root import CleanRoot, commands
+from namespace import veth
+
+RHEL_9 = (2, 34)
+UNITS = prerequisite.REPOSITORY / "examples" / "systemd"  # test_guard_boot.py verifies them
+ROOT_ONLY = {"usr/bin/uxfrm": 0o755, "usr/lib/uxfrm/maintain": 0o755, "usr/lib/uxfrm/libuxfrm_redirect.so": 0o644}
+
+
+@pytest.fixture(scope="module")
+def packages(uxfrm):
+    """The packages of the binary under test."""
+    prerequisite.programs(mmdebstrap="mmdebstrap", strip="gcc", git="git")
+    with tempfile.TemporaryDirectory(prefix="uxfrm-packages-") as out:
+        made = ["scripts/packages", "deb", "tar"]
+        done = subprocess.run(
+            made,
+            cwd=prerequisite.REPOSITORY,
+            env=os.environ | {"UXFRM": str(uxfrm), "OUT": out},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout
+        print(done.stdout)
+        yield pathlib.Path(out)
+
+
+@pytest.fixture
+def hosts():
+    with topology.Hosts() as made:
+        yield made
+
+
+@pytest.fixture
+def root(hosts, packages):
+    return clean_root(hosts, hosts.namespace("root"))
+
+
+def clean_root(hosts, namespace):
+    made = CleanRoot(namespace)
+    hosts.callback(made.close)
+    return made
+
+
+def deb(packages):
+    return next(packages.glob("*.deb"))
+
+
+def test_the_package_comes_and_goes_without_a_trace(root, packages):
+    before = root.files()
+    root.install(deb(packages))
+    for path, mode in ROOT_ONLY.items():
+        found = (root.path / path).stat()
+        assert (found.st_mode & 0o7777, found.st_uid) == (mode, 0), path
+    configuration = (root.path / "etc/uxfrm").stat()
+    group = int(root.run("getent", "group", "uxfrm").split(":")[2])
+    assert (configuration.st_mode & 0o7777, configuration.st_gid) == (0o750, group)
+    version = re.search(r'^version = "(.*)"$', (prerequisite.REPOSITORY / "Cargo.toml").read_text(), re.M)[1]
+    assert root.run("uxfrm", "--version") == f"uxfrm {version}\n"
+    for page in ("uxfrm", "uxfrm-setup", "uxfrm-doctor"):
+        assert (root.path / f"usr/share/man/man8/{page}.8.gz").is_file()
+    units = (root.path / "usr/lib/systemd/system").glob("uxfrm*")
+    assert sorted(path.name for path in units) == sorted(path.name for path in UNITS.iterdir())
+    assert not (root.path / "etc/systemd/system/multi-user.target.wants/uxfrm.service").exists()
+    root.run("dpkg", "--verify", "uxfrm")
+    root.run("dpkg", "--remove", "uxfrm")
+    assert (root.path / "etc/uxfrm/uxfrm.toml.example").exists(), "configuration stays until purge"
+    (root.path / "var/lib/uxfrm/gateway").mkdir(parents=True)
+    root.run("dpkg", "--purge", "uxfrm")
+    assert root.files() == before
+
+
+def test_a_new_package_takes_over_and_a_removal_refuses_nothing(root, packages):
+    root.install(deb(packages))
+    (root.path / "etc/uxfrm/uxfrm.toml").write_text('[xfrm]\nbatch = ["x.batch"]\n')
+    (root.path / "etc/uxfrm/x.batch").write_text("xfrm policy add src 10.1.0.0/24 dst 10.2.0.0/24 dir out action block\n")
+    gateway = root.start("uxfrm", "run", "/etc/uxfrm/uxfrm.toml")
+    patience.wait_for(lambda: "uxfrm: ready" in gateway.log.read_text(), gateway.log.read_text)
+    assert "has taken over as process" in root.install(deb(packages))
+    gateway.terminate()
+    gateway.wait(patience.SECONDS)
+    assert "uxfrm" in root.run("nft", "list", "tables")
+    root.run("dpkg", "--remove", "uxfrm")
+    assert root.run("nft", "list", "tables") == ""
+    assert "uxfrm" not in root.run("ip", "rule") and "30000" not in root.run("ip", "rule")
+
+
+def test_the_tarball_runs_where_it_is_unpacked(root, packages):
+    subprocess.run(["tar", "-C", root.path / "opt", "-xf", next(packages.glob("*.tar.gz"))], check=True)
+    (place,) = root.path.glob("opt/uxfrm-*")
+    program = f"/opt/{place.name}/usr/bin/uxfrm"
+    assert root.run(program, "--version").startswith("uxfrm ")
+    assert "no uxfrm runs" in root.run(program, "exec", "--", "true", check=False)
+
+
+def test_doctor_names_the_line_that_blocks_the_kernels_esp(root, packages):
+    root.install(deb(packages))
+    root.block_kernel_esp()
+    done = root.ask("uxfrm", "doctor", "-j")
+    found = {check["check"]: check for check in json.loads(done.stdout)["checks"]}
+    assert done.returncode in (1, 2)
+    assert "`install esp4 /bin/false` in /etc/modprobe.d/cve.conf:2" in found["kernel ESP"]["found"]
+    assert found["kernel ESP"]["mend"] == "uxfrm setup strongswan"
+    assert found["IKE daemon"]["severity"] == "warn" and found["TUN"]["severity"] == "ok"
+    root.run("uxfrm", "setup", "strongswan")
+    again = {check["check"]: check for check in json.loads(root.ask("uxfrm", "doctor", "-j").stdout)["checks"]}
+    assert again["kernel ESP"]["severity"] == again["IKE daemon"]["severity"] == "ok"
+
+
+class Site:
+    """One end: a clean root with the package and a blocked kernel, set up by the guide's words."""
+
+    def __init__(self, root, package, local, remote, nets):
+        self.root = root
+        root.install(package)
+        root.block_kernel_esp()
+        self.said = root.run("uxfrm", "setup", "strongswan")
+        (root.path / "etc/swanctl/conf.d/net.conf").write_text(swanctl_conf(local, remote, nets))
+        self.gateway = self.charon = None
+
+    def start(self):
+        """As systemd would: the gateway's unit, then the daemon's with its drop-in."""
+        self.gateway = self.root.start_gateway()
+        self.charon = self.root.start(*commands(self.root.drop_in("strongswan.service"), "ExecStart")[-1])
+        loads = lambda: self.root.ask("swanctl", "--load-all", "--noprompt").returncode == 0
+        patience.wait_for(loads, self.charon.log.read_text)
+
+    def stop(self):
+        for process in (self.charon, self.gateway):
+            process.terminate()
+            process.wait(patience.SECONDS)
+
+
+def swanctl_conf(local, remote, nets):
+    return f"""
+connections {{ peer {{ version = 2
+  local_addrs = {local}
+  remote_addrs = {remote}
+  local {{ auth = psk }}
+  remote {{ auth = psk }}
+  children {{ net {{
+    local_ts = {nets[0]}
+    remote_ts = {nets[1]}
+    start_action = trap }} }} }} }}
+secrets {{ ike {{ secret = swordfish }} }}
+"""
+
+
+def test_an_administrator_whose_kernel_has_no_esp_has_a_tunnel_again(hosts, packages):
+    left, right = hosts.namespace("left"), hosts.namespace("right")
+    veth(left, "wire0", right, "wire0")
+    ends = (left, "10.9.0.1", "10.1.0.1"), (right, "10.9.0.2", "10.2.0.1")
+    for namespace, outer, inner in ends:
+        namespace.address("wire0", f"{outer}/24")
+        namespace.address("lo", f"{inner}/32")
+        namespace.ip("route add default dev wire0")
+    nets = "10.1.0.0/24", "10.2.0.0/24"
+    sites = [
+        Site(clean_root(hosts, left), deb(packages), "10.9.0.1", "10.9.0.2", nets),
+        Site(clean_root(hosts, right), deb(packages), "10.9.0.2", "10.9.0.1", nets[::-1]),
+    ]
+    before = sites[0].root.files()
+    for site in sites:
+        assert "wrote /etc/systemd/system/strongswan.service.d/uxfrm.conf" in site.said
+        site.start()
+    between = hosts.wire(left, "wire0")
+    left.ping("10.1.0.1", "10.2.0.1")
+    wire.assert_no_plaintext(between.seen())
+    right.ping("10.2.0.1", "10.1.0.1")
+    wire.assert_only("esp", between.seen())
+    assert "ESTABLISHED" in sites[0].root.run("swanctl", "--list-sas")
+    for site in sites:
+        site.stop()
+    undone = sites[0].root.run("uxfrm", "setup", "--undo")
+    assert "removed /etc/uxfrm/uxfrm.toml" in undone and "ran uxfrm clean" in undone
+    gone = before - sites[0].root.files()
+    assert {"etc/uxfrm/uxfrm.toml", "etc/uxfrm/setup.json"} <= gone
+    # A package that goes has the daemon start without it.
+    assert "removed /etc/uxfrm/uxfrm.toml" in sites[1].root.run("dpkg", "--remove", "uxfrm")
+    assert not (sites[1].root.path / "etc/systemd/system/strongswan.service.d").exists()
+    assert sites[1].root.run("nft", "list", "tables") == ""
+
+def test_static_keys_carry_traffic_as_they_are_written(hosts, packages):
+    left, right = hosts.namespace("left"), hosts.namespace("right")
+    veth(left, "wire0", right, "wire0")
+    roots = []
+    for namespace, outer, inner in ((left, "192.0.2.1", "10.1.0.1"), (right, "192.0.2.2", "10.2.0.1")):
+        namespace.address("wire0", f"{outer}/24")
+        namespace.address("lo", f"{inner}/32")
+        namespace.ip("route add default dev wire0")
+        roots.append(clean_root(hosts, namespace))
+        roots[-1].install(deb(packages))
+    here, there = roots
+    here.run("uxfrm", "setup", "static", "--local=192.0.2.1", "--peer=192.0.2.2", "--local-net=10.1.0.0/24", "--peer-net=10.2.0.0/24")
+    shutil.copytree(here.path / "etc/uxfrm/peer", there.path / "etc/uxfrm", dirs_exist_ok=True)
+    assert (here.path / "etc/uxfrm/static.batch").stat().st_mode & 0o007 == 0
+    for root in roots:
+        root.run("uxfrm", "check", "/etc/uxfrm/uxfrm.toml")
+        gateway = root.start("uxfrm", "run", "/etc/uxfrm/uxfrm.toml")
+        patience.wait_for(lambda: "uxfrm: ready" in gateway.log.read_text(), gateway.log.read_text)
+    between = hosts.wire(left, "wire0")
+    left.ping("10.1.0.1", "10.2.0.1")
+    wire.assert_only("esp", between.seen())
+
+
+def test_binary_and_library_run_with_the_c_library_of_rhel_9(uxfrm):
+    prerequisite.programs(objdump="gcc")
+    for path in (uxfrm, uxfrm.with_name("libuxfrm_redirect.so")):
+        symbols = subprocess.run(["objdump", "-T", path], check=True, stdout=subprocess.PIPE, text=True).stdout
+        versions = {tuple(map(int, found.split("."))): line for line in symbols.splitlines() for found in re.findall(r"GLIBC_([0-9.]+)", line)}
+        assert versions and max(versions) <= RHEL_9, versions[max(versions)]
