@@ -65,7 +65,7 @@ def test_records_name_flow_state_and_policy(uxfrm, end):
     assert {record["reason"] for record in records(end, uxfrm, "--peer", THERE.outer[4])} == {"in_forged", "in_no_state"}
     assert [record["reason"] for record in records(end, uxfrm, "--peer", "10.7.0.0/16")] == ["out_no_state"]
     text = subprocess.run(command(end, uxfrm), capture_output=True, text=True, check=True).stdout
-    assert re.search(rf"^\d\d:\d\d:\d\d\.\d{{3}} out_no_state, {HERE.inner[4]} -> 10\.7\.0\.1 UDP 4242 9, policy \d+, 29 B$", text, re.M), text
+    assert re.search(rf"^\d\d:\d\d:\d\d\.\d{{3}} #\d+ out_no_state, {HERE.inner[4]} -> 10\.7\.0\.1 UDP 4242 9, policy \d+, 29 B$", text, re.M), text
     assert text.count("    cause: ") == text.count("    next: ") == 3
     wrong = subprocess.run(command(end, uxfrm, "--reason", "bad_weather"), capture_output=True, text=True)
     assert wrong.returncode == 1 and "is unknown: `uxfrm stat --reasons` lists all" in wrong.stderr

@@ -255,6 +255,15 @@ def test_drops_have_a_line_in_the_log(tunnel):
     assert tunnel.near.log().count("packets dropped") < 10
 
 
+def test_a_dropped_packet_is_explained_by_its_number(tunnel):
+    change("far", "out state", SPIS["back"], "0x1009")(tunnel)
+    tunnel.start()
+    tunnel.back()
+    says(tunnel.drops, "#0 in_no_state")
+    says(lambda: tunnel.asked("why", "--drop", "0"), "no state has dst 10.9.0.1 spi 0x00001009", "0x00001002", "is dropped: in_no_state")
+    assert "no record has number 4711" in tunnel.asked("why", "--drop", "4711")
+
+
 def forget_numbers(gateway):
     """A restart without the store of sequence numbers."""
     gateway.stop()

@@ -366,9 +366,13 @@ pub(crate) struct WhyOptions {
     #[arg(short, long)]
     pub(crate) json: bool,
 
+    /// A packet that was dropped, by the number that `uxfrm drops` shows.
+    #[arg(long, value_name = "N", conflicts_with = "words")]
+    pub(crate) drop: Option<u64>,
+
     /// SRC DST [PROTO [[SPORT] DPORT]] [dir in|out] [spi SPI] [from ADDR] [to ADDR] [mark MARK]:
     /// the packet, and the ESP packet that it comes in with its outer addresses.
-    #[arg(value_name = "WORD", required = true, num_args = 2..)]
+    #[arg(value_name = "WORD", required_unless_present = "drop")]
     pub(crate) words: Vec<String>,
 }
 

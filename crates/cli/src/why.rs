@@ -4,6 +4,7 @@
 //! Exit code: 0 the packet leaves in ESP or comes in, 1 it is dropped, waits or leaves plain, 2
 //! nobody could be asked.
 
+mod dropped;
 mod host;
 mod query;
 mod text;
@@ -37,7 +38,10 @@ pub(crate) fn execute(options: &WhyOptions) -> anyhow::Result<ExitCode> {
 }
 
 fn explain(options: &WhyOptions) -> anyhow::Result<FlowExplanation> {
-    let query: FlowQuery = query::parse(&options.words)?;
+    let query: FlowQuery = match options.drop {
+        Some(number) => dropped::query(number)?,
+        None => query::parse(&options.words)?,
+    };
     let mut explanation = stat::explain_flow(&query)?;
     host::Host::read(&query, &explanation).add_to(&query, &mut explanation);
     Ok(explanation)

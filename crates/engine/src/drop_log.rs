@@ -1,6 +1,6 @@
 //! A worker's drops: counted by reason and by subject, and sampled as records.
 //!
-//! Each dropped packet is counted. A [budget](budget) for each reason then decides whether a record
+//! Each dropped packet is counted. A budget for each reason then decides whether a record
 //! is made of it; only for those the packet is copied. All of it is off the path of packets that
 //! pass: the worker enters it at [`DropLog::note`] alone.
 

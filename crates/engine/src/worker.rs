@@ -2,7 +2,7 @@
 //!
 //! It reads the published snapshot once per batch, allocates its scratch once, and has its own
 //! counters. Every packet that it is given comes out, waits for a state or for other fragments, or
-//! is dropped under exactly one [`DropReason`](crate::DropReason): see [`TrafficCounters`].
+//! is dropped under exactly one [`DropReason`]: see [`TrafficCounters`].
 
 use std::net::IpAddr;
 use std::sync::Arc;

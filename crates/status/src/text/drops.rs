@@ -29,7 +29,8 @@ impl DropText {
     ) -> String {
         let mut text = String::new();
         for record in &report.records {
-            text += &format!("{} {}\n", time(record.at_ms), line(record, colour));
+            let (time, number) = (time(record.at_ms), record.number);
+            text += &format!("{time} #{number} {}\n", line(record, colour));
             let advice = report.advice.iter().find(|advice| advice.reason == record.reason);
             if let Some(advice) = advice.filter(|_| self.explained.insert(record.reason.clone())) {
                 for (word, says) in [("cause", &advice.cause), ("next", &advice.next)] {
@@ -134,10 +135,9 @@ mod tests {
         let mut second = record(6, "in_no_state");
         second.packets = 12;
         let told = report(vec![record(5, "in_no_state"), second]);
-        let line = "@1000 in_no_state, ESP 0x00bad5b1 192.0.2.2 -> 192.0.2.1 seq 7, 120 B";
-        let expected = format!(
-            "{line}\n    cause: Why in_no_state.\n    next: `uxfrm xfrm state`\n{line}, (12 packets)\n"
-        );
+        let line = "in_no_state, ESP 0x00bad5b1 192.0.2.2 -> 192.0.2.1 seq 7, 120 B";
+        let advice = "    cause: Why in_no_state.\n    next: `uxfrm xfrm state`";
+        let expected = format!("@1000 #5 {line}\n{advice}\n@1000 #6 {line}, (12 packets)\n");
         assert_eq!(text.render(&told, time, Colour::Plain), expected);
         assert_eq!(text.render(&told, time, Colour::Plain).lines().count(), 2, "once");
         assert!(text.render(&told, time, Colour::Ansi).contains("\x1b[33min_no_state\x1b[0m"));
