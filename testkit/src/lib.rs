@@ -9,6 +9,7 @@
 //! assert!(arrived[0].bytes().ends_with(b"hello"));
 //! ```
 
+pub mod arbitrary;
 pub mod fuzz;
 mod gateway;
 mod listener;

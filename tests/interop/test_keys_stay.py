@@ -77,7 +77,7 @@ def directory():
         yield pathlib.Path(made)
 
 
-@pytest.mark.parametrize("words", [["xfrm", "-batch", "-"], ["check", "config.toml"], ["run", "config.toml"]], ids=lambda words: words[0])
+@pytest.mark.parametrize("words", [["xfrm", "-batch", "-"], ["xfrm", "sync", "-"], ["check", "config.toml"], ["run", "config.toml"]], ids=" ".join)
 def test_who_reads_keys_leaves_no_core(words, uxfrm, directory):
     """One waits for a batch from its standard input, the others read one for seconds."""
     with open(directory / "keys.batch", "w") as batch:

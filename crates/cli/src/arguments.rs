@@ -40,8 +40,8 @@ pub(crate) enum Command {
     ///
     /// What is protected is refused from then on, unless `[host] at_exit` is "open". SIGINT does
     /// the same. SIGHUP is `uxfrm reload`, told in the log. While the gateway runs, states and
-    /// policies also change by `uxfrm xfrm`, many at once by `uxfrm xfrm -batch FILE`, tunnels by
-    /// `uxfrm link` and `uxfrm fou`, devices by `uxfrm dev`.
+    /// policies also change by `uxfrm xfrm`, many at once by `uxfrm xfrm -batch FILE` or
+    /// `uxfrm xfrm sync FILE`, tunnels by `uxfrm link` and `uxfrm fou`, devices by `uxfrm dev`.
     Run(RunOptions),
     /// Read a configuration and its batch files and report every error in them.
     Check(CheckOptions),
@@ -101,7 +101,10 @@ pub(crate) enum Command {
     /// Exit code: 0 packets pass as large as uxfrm takes them for, 1 only smaller ones do, as a
     /// router drops larger ones without a word, 2 nobody answers.
     Probe(ProbeOptions),
-    /// List and change states and policies, as `ip xfrm` does; watch events.
+    /// List and change states and policies, as `ip xfrm` does; watch events; save and sync.
+    ///
+    /// `uxfrm xfrm save` prints all of them as lines, and `uxfrm xfrm sync FILE` makes them what
+    /// such lines say, by the fewest changes.
     Xfrm(XfrmOptions),
     /// List, add and delete FOU and GUE receive ports, as `ip fou` does.
     Fou(FouOptions),

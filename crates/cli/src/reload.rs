@@ -1,14 +1,17 @@
-//! `uxfrm reload`: has the running gateway read its files again, and prints the changes.
+//! `uxfrm reload`: has the running gateway read its files again, and prints the changes;
+//! `uxfrm xfrm sync` has it do what a text says.
 
-use std::io::Write as _;
-use std::os::fd::AsRawFd as _;
+use std::io::Write;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
-use uxfrm_control_client::reload::{ReloadAnswer, ReloadRequest};
+use uxfrm_control_client::reload::{ReloadAnswer, ReloadRequest, SyncRequest};
 use uxfrm_control_client::{ClientDialect, connect_dialect};
+use uxfrm_xfrm::session::SyncText;
+use zeroize::Zeroizing;
 
 use crate::arguments::{ReleaseOptions, ReloadOptions};
 
@@ -27,20 +30,50 @@ pub(crate) fn release(options: &ReleaseOptions) -> anyhow::Result<()> {
 
 fn ask(request: ReloadRequest, control: Option<&Path>) -> anyhow::Result<()> {
     let gateway = connect_dialect(control, ClientDialect::Reload)?;
-    let bytes = serde_json::to_vec(&request)?;
-    send(gateway.as_raw_fd(), &bytes, MsgFlags::MSG_NOSIGNAL).context("the gateway went away")?;
-    let mut output = std::io::stdout().lock();
+    put(&gateway, &serde_json::to_vec(&request)?)?;
+    follow(&gateway, &mut std::io::stdout().lock(), &[])
+}
+
+/// Sends a datagram.
+fn put(gateway: &OwnedFd, datagram: &[u8]) -> anyhow::Result<()> {
+    match send(gateway.as_raw_fd(), datagram, MsgFlags::MSG_NOSIGNAL) {
+        Ok(_) => Ok(()),
+        Err(Errno::EAGAIN) => bail!(SILENT),
+        Err(errno) => Err(errno).context("the gateway went away"),
+    }
+}
+
+const SILENT: &str = "the gateway does not answer: it is stopped or too busy";
+
+/// Sends a text that the gateway is to do, and prints what it changed.
+pub(crate) fn sync(
+    gateway: &OwnedFd,
+    request: SyncRequest,
+    text: &SyncText,
+    output: &mut dyn Write,
+) -> anyhow::Result<()> {
+    put(gateway, &serde_json::to_vec(&ReloadRequest::Sync(request))?)?;
+    follow(gateway, output, &text.pieces)
+}
+
+/// Prints answers up to the last; sends `pieces` once they are asked for.
+fn follow(
+    gateway: &OwnedFd,
+    output: &mut dyn Write,
+    pieces: &[Zeroizing<Vec<u8>>],
+) -> anyhow::Result<()> {
     let mut buffer = vec![0; LARGEST];
     loop {
         let length = match recv(gateway.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
             Ok(0) => bail!("the gateway went away"),
             Ok(length) => length,
-            Err(Errno::EAGAIN) => bail!("the gateway does not answer: it is stopped or too busy"),
+            Err(Errno::EAGAIN) => bail!(SILENT),
             Err(errno) => return Err(errno).context("the gateway went away"),
         };
         let answer = serde_json::from_slice(&buffer[..length])
             .context("what the gateway answered is not understood")?;
         match answer {
+            ReloadAnswer::Ready => pieces.iter().try_for_each(|piece| put(gateway, piece))?,
             ReloadAnswer::Lines(lines) => {
                 lines.iter().try_for_each(|line| writeln!(output, "{line}"))?
             }

@@ -2,17 +2,19 @@
 //! provides its input and output.
 
 use std::fs::File;
-use std::io::{self, Read, Stderr, StdoutLock, Write};
+use std::io::{self, IsTerminal as _, Read, Stderr, StdoutLock, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use uxfrm_control_client::connect;
-use uxfrm_xfrm::grammar::CliOptions;
+use nix::sys::stat::{SFlag, fstat};
+use uxfrm_control_client::reload::{SyncCourse, SyncOthers, SyncRequest};
+use uxfrm_control_client::{ClientDialect, connect, connect_dialect};
+use uxfrm_xfrm::grammar::{CliOptions, SyncArgs};
 use uxfrm_xfrm::help;
-use uxfrm_xfrm::session::{self, SessionEnvironment};
+use uxfrm_xfrm::session::{self, OutputExposure, SessionEnvironment, SyncFailure, SyncText};
 
 use crate::arguments::XfrmOptions;
-use crate::environment;
+use crate::{environment, reload};
 
 /// Runs a command line; the exit code is iproute2's.
 pub(crate) fn execute(options: &XfrmOptions) -> u8 {
@@ -55,5 +57,33 @@ impl SessionEnvironment for Terminal {
             return Ok(Box::new(io::stdin()));
         }
         Ok(Box::new(File::open(path)?))
+    }
+
+    fn exposure(&self) -> Option<OutputExposure> {
+        if self.out.is_terminal() {
+            return Some(OutputExposure::Terminal);
+        }
+        let about = fstat(&self.out).ok()?;
+        let is_file = SFlag::from_bits_truncate(about.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG;
+        (is_file && about.st_mode & 0o004 != 0).then_some(OutputExposure::EveryUser)
+    }
+
+    fn sync(
+        &mut self,
+        options: &CliOptions,
+        sync: &SyncArgs,
+        text: &SyncText,
+    ) -> Result<(), SyncFailure> {
+        let path = environment::enter(options).map_err(SyncFailure::NoConnection)?;
+        let gateway = connect_dialect(path.as_deref(), ClientDialect::Reload)
+            .map_err(|error| SyncFailure::NoConnection(format!("{error:#}")))?;
+        let request = SyncRequest {
+            source: text.source.clone(),
+            bytes: text.len() as u64,
+            course: if sync.is_dry_run { SyncCourse::Show } else { SyncCourse::Apply },
+            others: if sync.keeps_others { SyncOthers::Keep } else { SyncOthers::Remove },
+        };
+        reload::sync(&gateway, request, text, &mut self.out)
+            .map_err(|error| SyncFailure::Refused(format!("{error:#}")))
     }
 }

@@ -53,7 +53,16 @@ pub fn commands(
     source: &str,
     text: &str,
 ) -> impl Iterator<Item = Result<Located<Command>, BatchError>> {
-    grammar::lines(text, LinePrefix::Program).map(move |line| {
+    commands_with(LinePrefix::Program, source, text)
+}
+
+/// The same, with another beginning of lines.
+pub(crate) fn commands_with(
+    prefix: LinePrefix,
+    source: &str,
+    text: &str,
+) -> impl Iterator<Item = Result<Located<Command>, BatchError>> {
+    grammar::lines(text, prefix).map(move |line| {
         line.and_then(|line| Ok(Located { line: line.line, value: read(line.value)? }))
             .map_err(|fault| BatchError::new(source, fault))
     })

@@ -115,19 +115,7 @@ impl Devices {
         mark: u32,
         database: &mut Database,
     ) -> anyhow::Result<Self> {
-        let nics = Nics::default();
-        let mut all = Self {
-            bay: DevicePorts::new(nics.clone()),
-            nics,
-            installed: BTreeMap::new(),
-            listeners: Vec::new(),
-            news: Vec::new(),
-            queued: BTreeMap::new(),
-            drops: Vec::new(),
-            gone: NicDrops::default(),
-            running: None,
-            looked: Moment(0),
-        };
+        let mut all = Self::none();
         database.set_devices(match making {
             DeviceCreation::Real => Box::new(ByRoute::new(all.nics.clone(), mark)),
             DeviceCreation::DryRun => Box::new(all.nics.clone()),
@@ -139,6 +127,37 @@ impl Devices {
         }
         set_up_link_down(devices, database);
         Ok(all)
+    }
+
+    fn none() -> Self {
+        let nics = Nics::default();
+        Self {
+            bay: DevicePorts::new(nics.clone()),
+            nics,
+            installed: BTreeMap::new(),
+            listeners: Vec::new(),
+            news: Vec::new(),
+            queued: BTreeMap::new(),
+            drops: Vec::new(),
+            gone: NicDrops::default(),
+            running: None,
+            looked: Moment(0),
+        }
+    }
+
+    /// Lets a database find the same devices, empty and under the same names and numbers: what is
+    /// put on them is on none of these.
+    ///
+    /// # Errors
+    /// When there is no memory for them.
+    pub(crate) fn imagine(&self, database: &mut Database) -> anyhow::Result<()> {
+        let mut all = Self::none();
+        for installed in self.installed.values() {
+            let interfaces = installed.interfaces.iter().map(Interface::imagined).collect();
+            all.put_up(installed.addition.clone(), interfaces)?;
+        }
+        database.set_devices(Box::new(all.nics));
+        Ok(())
     }
 
     /// Whether there is none.

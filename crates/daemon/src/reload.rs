@@ -7,9 +7,11 @@
 //! same goes on with its numbers.
 
 mod diff;
+pub(crate) mod intake;
 mod report;
 mod settings;
 mod step;
+pub(crate) mod sync;
 mod tunnels;
 
 use std::path::{Path, PathBuf};
@@ -26,6 +28,7 @@ use crate::{
     tunnels::{TunnelService, TunnelSpec},
 };
 use diff::Difference;
+use intake::TextIntake;
 
 /// Lines of one answer.
 const LINES: usize = 256;
@@ -39,6 +42,8 @@ pub(crate) struct Reload {
     config: Config,
     written: FileOwned,
     plan: TunnelSpec,
+    /// The text of a client that is still coming.
+    pub(crate) intake: TextIntake,
 }
 
 /// What a reload works on.
@@ -64,7 +69,7 @@ pub(crate) struct Outcome {
 impl Reload {
     /// Of a gateway that has just been made from these.
     pub(crate) fn new(path: &Path, config: Config, written: FileOwned, plan: TunnelSpec) -> Self {
-        Self { path: path.to_owned(), config, written, plan }
+        Self { path: path.to_owned(), config, written, plan, intake: TextIntake::default() }
     }
 
     /// What the gateway runs with.
@@ -83,21 +88,23 @@ impl Reload {
     }
 
     /// Reads the files again and does what they ask for; with [`ReloadRequest::Show`] only says so.
-    pub(crate) fn answer(&mut self, request: ReloadRequest, targets: Targets<'_>) -> Outcome {
+    pub(crate) fn answer(&mut self, request: &ReloadRequest, targets: Targets<'_>) -> Outcome {
         let done = match request {
             ReloadRequest::Show | ReloadRequest::Apply => self.attempt(request, targets),
             ReloadRequest::Release => release(targets),
+            // Its text has to come first.
+            ReloadRequest::Sync(_) => Ok(Outcome::default()),
         };
-        match done {
-            Ok(outcome) => outcome,
-            Err(error) => Outcome {
-                faults: vec![sandbox::with_sandbox_advice(format!("{error:#}"))],
-                ..Outcome::default()
-            },
-        }
+        done.unwrap_or_else(|error| {
+            Outcome::failed(vec![sandbox::with_sandbox_advice(format!("{error:#}"))])
+        })
     }
 
-    fn attempt(&mut self, request: ReloadRequest, targets: Targets<'_>) -> anyhow::Result<Outcome> {
+    fn attempt(
+        &mut self,
+        request: &ReloadRequest,
+        targets: Targets<'_>,
+    ) -> anyhow::Result<Outcome> {
         let config = Config::load(&self.path)?;
         let said = databases::dry_run(&config)?;
         let plan = TunnelSpec::read(&config)?;
@@ -110,7 +117,7 @@ impl Reload {
         outcome.lines.extend(self.followed(&config));
         let waiting = settings::waiting(&self.config, &config);
         outcome.lines.extend(waiting.iter().map(|key| format!("! {key} is for the next start")));
-        if request == ReloadRequest::Show {
+        if *request == ReloadRequest::Show {
             return Ok(outcome);
         }
         outcome.changes = make(difference, database, reconciler)?;
@@ -141,6 +148,11 @@ impl Reload {
 }
 
 impl Outcome {
+    /// Nothing was done.
+    fn failed(faults: Vec<String>) -> Self {
+        Self { faults, ..Self::default() }
+    }
+
     /// As a client is told.
     pub(crate) fn answers(&self) -> impl Iterator<Item = ReloadAnswer> {
         let told = &self.lines[..self.lines.len().min(MOST_LINES)];
@@ -149,7 +161,7 @@ impl Outcome {
         let last = if self.faults.is_empty() {
             ReloadAnswer::Done
         } else {
-            ReloadAnswer::Failed(self.faults.join("\n"))
+            ReloadAnswer::Failed(told_faults(&self.faults))
         };
         let lines = told.chunks(LINES).map(|lines| ReloadAnswer::Lines(lines.to_vec()));
         lines.chain(more).chain([last])
@@ -169,6 +181,14 @@ impl Outcome {
             "files were read again"
         );
     }
+}
+
+/// Faults as one text, which has to fit one answer.
+fn told_faults(faults: &[String]) -> String {
+    let told = &faults[..faults.len().min(LINES)];
+    let more = faults.len() - told.len();
+    let told = told.join("\n");
+    if more == 0 { told } else { format!("{told}\n… and {more} more") }
 }
 
 /// Deletes all held policies.

@@ -4,6 +4,7 @@
 //! bytes. An answer is read as by `lib/libnetlink.c: parse_rtattr`: too short attributes are
 //! missing, the first of a type counts, nothing is refused.
 
+mod dumped;
 mod reply;
 mod request;
 
@@ -17,5 +18,6 @@ pub use crate::{
     },
     layout::*,
 };
+pub use dumped::{DumpedState, dumped_policy};
 pub use reply::{ReplyAttributes, ReplyStatus};
 pub use request::NetlinkRequest;

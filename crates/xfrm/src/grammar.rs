@@ -13,6 +13,7 @@
 
 mod address;
 mod algorithm;
+mod backup;
 mod command;
 mod cursor;
 mod error;
@@ -33,24 +34,28 @@ mod selector;
 mod state;
 mod template;
 pub(crate) mod vocabulary;
+mod written;
 
 use uxfrm_engine::Family;
 
+pub(crate) use self::algorithm::HIDDEN_KEY;
 pub use self::{
     algorithm::{Algorithm, algorithms},
     command::{
-        Hthresh, Line, Monitor, PolicyKeyArgs, PolicyTarget, SpiRequest, StateKey, Topic,
-        XfrmCommand,
+        Hthresh, Line, Monitor, PolicyKeyArgs, PolicyTarget, SaveArgs, SpiRequest, StateKey,
+        SyncArgs, Topic, XfrmCommand,
     },
     cursor::SyntaxError,
     error::{Error, Position, one_of},
     filter::{PolicyFilter, SelectorFilter, StateFilter},
     keyword::AlgorithmKind,
+    mark::OutputMarkArgs,
     options::{CliOptions, Notation, Style, Timestamps},
     policy::PolicyArgs,
     secret::RedactedWord,
     state::{EncapArgs, ReplayArgs, StateArgs, StateClause},
     template::TemplateArgs,
+    written::{LineWriter, UnwritableError},
 };
 use self::{
     cursor::Cursor,
@@ -147,6 +152,8 @@ fn batch_line(
     match object(&mut cursor)? {
         Line::Command(command) => Ok(command),
         Line::Monitor(_) => refuse(&cursor, "\"monitor\" never ends: it is not for batch files"),
+        Line::Save(_) => refuse(&cursor, "\"save\" is not for batch files"),
+        Line::Sync(_) => refuse(&cursor, "\"sync\" is not for batch files"),
         Line::Help(_) => refuse(&cursor, "\"help\" is not for batch files"),
     }
 }
@@ -180,12 +187,14 @@ fn line_option(cursor: &mut Cursor<'_, '_>) -> Result<(), SyntaxError> {
     Ok(())
 }
 
-/// `state|policy COMMAND …`
+/// `state|policy COMMAND …`, `monitor|save|sync …`
 fn object(cursor: &mut Cursor<'_, '_>) -> Result<Line, SyntaxError> {
     match cursor.abbreviated(&OBJECTS)? {
         Object::State => state::parse(cursor),
         Object::Policy => policy::parse(cursor),
         Object::Monitor => monitor::parse(cursor),
+        Object::Save => backup::parse_save(cursor),
+        Object::Sync => backup::parse_sync(cursor),
         Object::Help => Ok(Line::Help(Topic::Objects)),
     }
 }

@@ -21,6 +21,14 @@ pub fn text(topic: Topic) -> String {
         }
         Topic::State => commands(&mut text, "state"),
         Topic::Policy => commands(&mut text, "policy"),
+        Topic::Save => {
+            text += "Usage: uxfrm xfrm save [ nokeys ] [ index ]\n";
+            page::choice(&mut text, "WHAT", &vocabulary::commands("save"));
+        }
+        Topic::Sync => {
+            text += "Usage: uxfrm xfrm sync FILE [ --dry-run ] [ --keep-others ]\n";
+            page::choice(&mut text, "OPTION", &vocabulary::commands("sync"));
+        }
         Topic::Monitor => {
             text += "Usage: uxfrm xfrm monitor [ WHAT ]...\n";
             page::choice(&mut text, "WHAT", &vocabulary::commands("monitor"));
@@ -50,6 +58,9 @@ mod tests {
     use super::*;
     use crate::grammar::vocabulary::{notions, objects, options, parts};
 
+    const TOPICS: [Topic; 6] =
+        [Topic::Objects, Topic::State, Topic::Policy, Topic::Monitor, Topic::Save, Topic::Sync];
+
     /// All words that the parser takes.
     fn every_word() -> Vec<&'static str> {
         let mut words: Vec<&str> = Vec::new();
@@ -58,7 +69,7 @@ mod tests {
         };
         take(objects());
         take(options());
-        for object in ["state", "policy", "monitor"] {
+        for object in ["state", "policy", "monitor", "save", "sync"] {
             for (command, _) in vocabulary::commands(object) {
                 take(vec![(command, "")]);
                 take(parts(object, command));
@@ -73,7 +84,7 @@ mod tests {
 
     #[test]
     fn help_and_manual_contain_every_word() {
-        let help = [Topic::Objects, Topic::State, Topic::Policy, Topic::Monitor].map(text).concat();
+        let help = TOPICS.map(text).concat();
         let manual = manual().replace("\\-", "-");
         assert!(every_word().len() > 150);
         for word in every_word() {
@@ -84,7 +95,7 @@ mod tests {
 
     #[test]
     fn help_lines_are_at_most_the_width() {
-        for topic in [Topic::Objects, Topic::State, Topic::Policy, Topic::Monitor] {
+        for topic in TOPICS {
             for line in text(topic).lines() {
                 assert!(line.len() <= page::WIDTH + 10, "{line}");
             }

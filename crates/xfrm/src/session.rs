@@ -5,6 +5,8 @@
 
 mod batch;
 mod deletion;
+mod save;
+mod sync;
 
 use std::{
     fs::File,
@@ -19,12 +21,18 @@ use crate::{
     answer::AnswerMessage,
     client::{self, AnswerStatus, Connection},
     grammar::{
-        self, CliOptions, Line, Monitor, Notation, SyntaxError, Timestamps, Topic, XfrmCommand,
+        self, CliOptions, Line, Monitor, Notation, SyncArgs, SyntaxError, Timestamps, Topic,
+        XfrmCommand,
     },
     help, json,
     names::Names,
     request::{self, request},
     text::{Keys, WipedText},
+};
+
+pub use self::{
+    save::OutputExposure,
+    sync::{SyncFailure, SyncText},
 };
 
 /// What a command line may use of the world outside.
@@ -38,11 +46,23 @@ pub trait SessionEnvironment {
     fn output(&mut self) -> &mut dyn Write;
     /// Where complaints go.
     fn complaints(&mut self) -> &mut dyn Write;
-    /// The text of `-batch FILE`.
+    /// The text of `-batch FILE` or `sync FILE`.
     ///
     /// # Errors
     /// The system's.
     fn script(&mut self, path: &std::path::Path) -> io::Result<Box<dyn Read>>;
+    /// Who may read the output beside the user.
+    fn exposure(&self) -> Option<OutputExposure>;
+    /// Lets the gateway that `options` name do what `text` says, and prints the changes.
+    ///
+    /// # Errors
+    /// Why nothing was changed.
+    fn sync(
+        &mut self,
+        options: &CliOptions,
+        sync: &SyncArgs,
+        text: &SyncText,
+    ) -> Result<(), SyncFailure>;
 }
 
 /// Why a command failed.
@@ -60,6 +80,10 @@ enum Failure {
     Talk(#[from] client::Error),
     #[error("{0}")]
     Output(#[from] io::Error),
+    #[error("The lines are not all there is: {0} could not be written")]
+    Unsaved(usize),
+    #[error("{0}")]
+    Sync(#[from] SyncFailure),
 }
 
 impl From<SyntaxError> for Failure {
@@ -81,8 +105,13 @@ impl Failure {
     const fn code(&self) -> u8 {
         match self {
             Self::Words(_) | Self::Device(_) => USAGE,
-            Self::Talk(client::Error::Refused(_)) => REFUSED,
-            Self::Rule(_) | Self::NoConnection(_) | Self::Talk(_) | Self::Output(_) => FAILED,
+            Self::Talk(client::Error::Refused(_)) | Self::Sync(SyncFailure::Refused(_)) => REFUSED,
+            Self::Rule(_)
+            | Self::NoConnection(_)
+            | Self::Talk(_)
+            | Self::Output(_)
+            | Self::Unsaved(_)
+            | Self::Sync(SyncFailure::NoConnection(_)) => FAILED,
         }
     }
 
@@ -124,6 +153,8 @@ fn attempt<S: AsRef<str>>(words: &[S], world: &mut impl SessionEnvironment) -> R
     match grammar::words(rest, options.style.family)? {
         Line::Help(topic) => show_help(topic, world),
         Line::Monitor(monitor) => listen(&monitor, &options, world).map(|()| DONE),
+        Line::Save(save) => save::run(save, &options, world).map(|()| DONE),
+        Line::Sync(sync) => sync::run(&sync, &options, world).map(|()| DONE),
         Line::Command(command) => {
             let mut session = Session::open(&options, world)?;
             session.execute(&command)?;

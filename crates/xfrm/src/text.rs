@@ -2,7 +2,7 @@
 //!
 //! The text is iproute2 7.1's; it differs from 6.1 only in what that lacks: `mode crypto|packet`
 //! behind an offload, `dir`, `pcpu-num`. Three departures: mode `iptfs` has its name, `monitor
-//! nokeys` hides keys of states too, and `nat-keepalive` is shown.
+//! nokeys` hides keys of states too, and `nat-keepalive` and `mtimer-thresh` are shown.
 
 mod algorithm;
 mod attributes;

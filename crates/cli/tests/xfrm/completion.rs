@@ -59,7 +59,7 @@ fn bash_completes_commands_and_grammar_words() {
     for (line, words) in [
         ("uxfrm xf", &["xfrm"][..]),
         ("uxfrm completions ba", &["bash"]),
-        ("uxfrm xfrm ", &["help", "monitor", "policy", "sa", "state"]),
+        ("uxfrm xfrm ", &["help", "monitor", "policy", "sa", "save", "state", "sync"]),
         ("uxfrm xfrm -s state al", &["allocspi"]),
         ("uxfrm xfrm state add src 10.0.0.1 mode t", &["transport", "tunnel"]),
         ("uxfrm xfrm policy add dir f", &["fwd"]),

@@ -7,7 +7,9 @@ use uxfrm_engine::{
     Transaction,
 };
 
-use crate::batch::{self, Command, LoadError, Located, PolicyTarget};
+use uxfrm_xfrm::grammar::LinePrefix;
+
+use crate::batch::{self, BatchError, Command, LoadError, Located, PolicyTarget};
 
 /// Why the batch files can't be carried out.
 #[derive(Debug, thiserror::Error)]
@@ -25,9 +27,9 @@ pub(crate) enum Error {
         /// Why.
         refusal: Refusal,
     },
-    /// The line asks for something that a configuration can't answer.
+    /// The line asks for something that only a gateway can answer.
     #[error(
-        "{file}:{line}: `{command}` has no place in a configuration; expected state or policy add, update, delete, flush, or policy setdefault",
+        "{file}:{line}: `{command}` has no place in a text of states and policies; expected state or policy add, update, delete, flush, or policy setdefault",
         file = file.display()
     )]
     Misplaced {
@@ -73,14 +75,53 @@ fn carry_out(change: &mut Transaction<'_>, file: &Path) -> Result<Vec<Error>, Lo
             "every user of this host may read the keys in this file; `chmod o-r` it, and use new keys"
         );
     }
-    let (mut refused, mut wrong) = (Vec::new(), Vec::new());
-    for line in batch::commands(&file.display().to_string(), &text) {
+    let lines = carry_out_text(change, file, &text, LinePrefix::Program);
+    if lines.wrong.is_empty() { Ok(lines.refused) } else { Err(LoadError::Lines(lines.wrong)) }
+}
+
+/// Carries out all lines of a text that has come otherwise; `source` names it in errors. How many
+/// there were.
+///
+/// # Errors
+/// As [`load`].
+pub(crate) fn load_text(
+    database: &mut Database,
+    source: &Path,
+    text: &str,
+    now: Moment,
+) -> Result<usize, Vec<Error>> {
+    let prefix = LinePrefix::Optional;
+    let lines = database.apply(now, |change| carry_out_text(change, source, text, prefix));
+    if !lines.wrong.is_empty() {
+        let wrong = lines.wrong.into_iter().map(|error| LoadError::Lines(vec![error]));
+        return Err(wrong.map(Error::Unreadable).collect());
+    }
+    if lines.refused.is_empty() { Ok(lines.count) } else { Err(lines.refused) }
+}
+
+/// What came of a text.
+#[derive(Default)]
+struct TextOutcome {
+    count: usize,
+    refused: Vec<Error>,
+    wrong: Vec<BatchError>,
+}
+
+fn carry_out_text(
+    change: &mut Transaction<'_>,
+    file: &Path,
+    text: &str,
+    prefix: LinePrefix,
+) -> TextOutcome {
+    let mut outcome = TextOutcome::default();
+    for line in batch::commands_with(prefix, &file.display().to_string(), text) {
+        outcome.count += 1;
         match line {
-            Ok(line) => refused.extend(run(change, file, line).err()),
-            Err(error) => wrong.push(error),
+            Ok(line) => outcome.refused.extend(run(change, file, line).err()),
+            Err(error) => outcome.wrong.push(error),
         }
     }
-    if wrong.is_empty() { Ok(refused) } else { Err(LoadError::Lines(wrong)) }
+    outcome
 }
 
 fn run(change: &mut Transaction<'_>, file: &Path, line: Located<Command>) -> Result<(), Error> {

@@ -1,6 +1,6 @@
 //! Turns a policy of a batch file into one that the databases take.
 
-use uxfrm_engine::{Family, Offload, OffloadKind, Policy, Template};
+use uxfrm_engine::{Family, Offload, OffloadKind, Policy, PolicyFlags, Template};
 use uxfrm_xfrm::grammar::{PolicyArgs, TemplateArgs};
 
 /// What the kernel makes of what `ip` sends for it. A security context is taken and not kept, as by
@@ -18,7 +18,7 @@ pub(super) fn policy(words: PolicyArgs) -> Box<Policy> {
         templates: words.templates.into_iter().map(|words| template(words, family)).collect(),
         mark: words.mark,
         if_id: words.if_id.unwrap_or_default(),
-        flags: words.flags,
+        flags: words.flags.difference(PolicyFlags::HELD), // the gateway's own
         limits: words.limits,
         offload: words.offload_device.map(|device| Offload {
             kind: OffloadKind::Packet,

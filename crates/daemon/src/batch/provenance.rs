@@ -32,12 +32,14 @@ impl Numbers {
 }
 
 impl FileOwned {
-    /// All of databases that only files have changed.
+    /// All that is there, as in databases that only files have changed; but for held policies,
+    /// which are nobody's.
     pub(crate) fn all(database: &Database) -> Self {
         let now = database.current();
+        let policies = now.spd.iter().filter(|entry| !entry.is_held());
         Self {
             states: now.sad.iter().map(|sa| sa.insertion_seq()).collect(),
-            policies: now.spd.iter().map(|entry| entry.precedence().insertion_seq()).collect(),
+            policies: policies.map(|entry| entry.precedence().insertion_seq()).collect(),
             defaults: now.spd.defaults(),
         }
     }

@@ -1,6 +1,6 @@
 //! Turns a state of a batch file into one that the databases take.
 
-use uxfrm_engine::{Cpu, Family, Mark, ReplayConfig, SaConfig, SaFlags, Selector, UdpEncap};
+use uxfrm_engine::{Cpu, Family, ReplayConfig, SaConfig, SaFlags, Selector, UdpEncap};
 use uxfrm_xfrm::grammar::{
     EncapArgs, ReplayArgs, SelectorFilter, StateArgs, StateClause, SyntaxError,
 };
@@ -29,7 +29,7 @@ pub(super) fn config(words: StateArgs) -> Result<Box<SaConfig>, SyntaxError> {
         transform: algorithm::transform(algorithms, words.end)?,
         selector: selector_of(words.selector, words.flags, family),
         mark: words.mark,
-        output_mark: output_mark(words.output_mark),
+        output_mark: words.output_mark.mark(),
         if_id: words.if_id.unwrap_or_default(),
         replay: replay(words.replay, words.flags),
         limits: words.limits,
@@ -37,23 +37,13 @@ pub(super) fn config(words: StateArgs) -> Result<Box<SaConfig>, SyntaxError> {
         extra_flags: words.extra_flags,
         encap: encap.map(|encap| udp_encap(encap, family)),
         nat_keepalive: words.nat_keepalive,
-        mapping_age: None,
+        mapping_age: words.mapping_age,
         tfc_padding: words.tfc_padding,
         direction: words.direction,
         pcpu: words.pcpu.map(Cpu),
         care_of,
         offload: words.offload,
     }))
-}
-
-/// Value 0 is no mark, whatever the mask; mask 0 is not sent by `ip`, and the kernel takes all bits
-/// then (`net/xfrm/xfrm_user.c: xfrm_smark_init`).
-fn output_mark(mark: Mark) -> Mark {
-    match mark {
-        Mark { value: 0, .. } => Mark::default(),
-        Mark { value, mask: 0 } => Mark { value, mask: u32::MAX },
-        mark => mark,
-    }
 }
 
 /// Upper halves count with ESN only.

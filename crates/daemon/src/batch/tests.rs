@@ -291,7 +291,7 @@ fn errors_name_file_line_word_and_what_was_expected() {
     let errors = parse("states.batch", &text).unwrap_err();
     assert_eq!(
         errors.iter().map(ToString::to_string).collect::<Vec<_>>()[1],
-        "states.batch:5:6: \"polcy\" is unknown; expected one of: state sa policy monitor help"
+        "states.batch:5:6: \"polcy\" is unknown; expected one of: state sa policy monitor save sync help"
     );
     assert!(
         errors[0]

@@ -77,6 +77,11 @@ impl Interface {
         Ok(Self { name: name.to_owned(), index, tun })
     }
 
+    /// The same name and number for a device that only exists to be asked.
+    pub(super) fn imagined(&self) -> Self {
+        Self { name: self.name.clone(), index: self.index, tun: None }
+    }
+
     pub(super) const fn device(&self) -> DeviceId {
         DeviceId(self.index)
     }

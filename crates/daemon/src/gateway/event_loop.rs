@@ -169,7 +169,7 @@ impl Gateway {
             self.notify(&[NotifyState::Reloading, since]);
         }
         let mut serving = self.serving();
-        let mut reload = |outbox: &mut Outbox| serving.reload(ReloadRequest::Apply, outbox);
+        let mut reload = |outbox: &mut Outbox| serving.reload(&ReloadRequest::Apply, outbox);
         let outcome = match control {
             Some(control) => control.publish(reload),
             None => reload(&mut Outbox::default()),

@@ -15,7 +15,11 @@ use crate::{
     devices::Devices,
     protocol::{ClientId, DumpProgress, Identity, Outbox, Protocol},
     reconcile::Reconciler,
-    reload::{self, Outcome, Reload},
+    reload::{
+        self, Outcome, Reload,
+        intake::{IntakeStep, WholeText},
+        sync::SyncTargets,
+    },
     tunnels::TunnelService,
     upgrade::{Obstacle, Upgrade},
 };
@@ -46,6 +50,7 @@ impl Protocol for RequestHandler<'_> {
     fn leave(&mut self, client: ClientId) {
         self.xfrm.leave(client);
         self.devices.forget(client);
+        self.reload.intake.forget(client);
     }
 
     fn handle(&mut self, client: ClientId, datagram: &[u8], outbox: &mut Outbox) {
@@ -114,7 +119,7 @@ impl RequestHandler<'_> {
     }
 
     /// Reads files again, and tells listeners what that changed.
-    pub(crate) fn reload(&mut self, request: ReloadRequest, outbox: &mut Outbox) -> Outcome {
+    pub(crate) fn reload(&mut self, request: &ReloadRequest, outbox: &mut Outbox) -> Outcome {
         // What others asked for in this round is theirs, whatever comes of this.
         self.commit(outbox);
         let Self { database, reconciler, tunnels, at_exit, .. } = self;
@@ -127,12 +132,30 @@ impl RequestHandler<'_> {
         outcome
     }
 
+    /// Does what a client's text says, and tells listeners what that changed.
+    fn sync(&mut self, text: WholeText, outbox: &mut Outbox) -> Outcome {
+        self.commit(outbox);
+        let Self { database, reconciler, devices, .. } = self;
+        let outcome = self.reload.sync(text, SyncTargets { database, reconciler, devices });
+        self.xfrm.tell_changes(&outcome.changes, outbox);
+        outcome
+    }
+
     fn answer_reload(&mut self, client: ClientId, datagram: &[u8], outbox: &mut Outbox) {
-        let answers: Vec<_> = match serde_json::from_slice(datagram) {
-            Ok(request) => self.reload(request, outbox).answers().collect(),
-            Err(error) => {
-                vec![ReloadAnswer::Failed(format!("that is no request: {error}"))]
-            }
+        let failed = |why: &str| vec![ReloadAnswer::Failed(why.to_owned())];
+        let answers: Vec<_> = match self.reload.intake.take(client, datagram, now()) {
+            Some(IntakeStep::More) => return,
+            Some(IntakeStep::TooMuch) => failed("the text is longer than it was said to be"),
+            Some(IntakeStep::Whole(text)) => self.sync(text, outbox).answers().collect(),
+            None => match serde_json::from_slice(datagram) {
+                Ok(ReloadRequest::Sync(request)) => {
+                    let begun = self.reload.intake.begin(client, request, now());
+                    vec![begun.map_or_else(ReloadAnswer::Failed, |()| ReloadAnswer::Ready)]
+                }
+                Ok(request) => self.reload(&request, outbox).answers().collect(),
+                // Without what is wrong in it: it may be a piece of a text with keys.
+                Err(_) => failed("that is no request"),
+            },
         };
         for answer in answers {
             // It has no maps, the only thing that may not be had as JSON.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use uxfrm_engine::{
     Database, DefaultActions, Direction, Error, Policy, PolicyEntry, PolicyKind, Priority,
-    ReplayConfig, Sa, SaConfig, SaTransform, Selector, Transaction,
+    ReplayConfig, Sa, SaConfig, SaTransform, Selector, Snapshot, Transaction,
 };
 
 use super::{
@@ -57,6 +57,17 @@ pub(super) fn written(running: &Database, said: &Database) -> FileOwned {
     FileOwned::restored(states_of(running, said), policies_of(running, said), defaults)
 }
 
+/// What files own after a change by others: what has the name of what they owned before.
+pub(super) fn still_owned(owned: &FileOwned, before: &Snapshot, running: &Database) -> FileOwned {
+    let states = before.sad.iter().filter(|sa| owned.has_state(sa));
+    let states = states.filter_map(|sa| counterpart(running, sa)).map(Sa::insertion_seq);
+    let known = Names::of(running);
+    let policies = before.spd.iter().filter(|entry| owned.has_policy(entry));
+    let policies = policies.filter_map(|entry| known.find(&entry.policy()));
+    let policies = policies.map(|entry| entry.precedence().insertion_seq());
+    FileOwned::restored(states, policies, owned.defaults())
+}
+
 /// The turns of the states that run as `said` has them.
 fn states_of(running: &Database, said: &Database) -> impl Iterator<Item = u64> {
     said.current().sad.iter().filter_map(|sa| counterpart(running, sa)).map(Sa::insertion_seq)
@@ -77,11 +88,14 @@ fn counterpart<'d>(database: &'d Database, sa: &Sa) -> Option<&'d Sa> {
     (found.config().mark == mark).then_some(found)
 }
 
+/// In the order of the files: among states for the same packets the youngest sends.
 fn added_states(running: &Database, said: &Database) -> Vec<Step> {
     let mut steps = Vec::new();
-    for sa in said.current().sad.iter() {
+    let mut all: Vec<_> = said.current().sad.iter().collect();
+    all.sort_unstable_by_key(|sa| sa.insertion_seq());
+    for sa in all {
         let wanted = config(sa);
-        let step = match counterpart(running, sa).map(Sa::to_config) {
+        let step = match counterpart(running, sa).map(|now| as_said(now, sa)) {
             None => States::Add(wanted),
             Some(now) if now == sa.to_config() => continue,
             Some(now) => changed(now, wanted),
@@ -89,6 +103,18 @@ fn added_states(running: &Database, said: &Database) -> Vec<Step> {
         steps.push(Step::State(step));
     }
     steps
+}
+
+/// A running state with its offload in the words of `said`, where both come to the same: another
+/// name of one device, or a wish that no device granted, which no listing shows.
+fn as_said(now: &Sa, said: &Sa) -> SaConfig {
+    let place = |sa: &Sa| sa.attachment().map(|place| (place.device, place.kind));
+    let mut config = now.to_config();
+    let wish = &said.config().offload;
+    if place(now) == place(said) && (place(now).is_some() || wish.is_none()) {
+        config.offload.clone_from(wish);
+    }
+    config
 }
 
 /// A state as its line says it, with the numbers that it is to begin at.
@@ -153,7 +179,11 @@ fn added_policies(running: &Database, said: &Database) -> Vec<Step> {
         }
         before.staying.insert(age, policy.selector);
         let policy = Policy { index: now.index(), ..policy };
-        if now.policy() != policy {
+        let mut as_said = now.policy();
+        if now.device().is_some() && now.device() == entry.device() {
+            as_said.offload.clone_from(&policy.offload);
+        }
+        if as_said != policy {
             steps.push(Step::Policy(Policies::Update(policy)));
         }
     }

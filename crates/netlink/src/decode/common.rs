@@ -6,13 +6,14 @@ use uxfrm_engine::{
     Direction, Family, IfId, LifetimeLimits, Mark, Mode, PolicyKind, PortMask, Prefix, SaProtocol,
     Selector, SoftHardLimit,
 };
-use zerocopy::FromBytes as _;
+use uxfrm_netlink_wire::{NetlinkHeader, NetlinkMessage, aligned};
+use zerocopy::FromBytes;
 
 use crate::{
     address::{RawAddress, address},
     attribute::{AttributeType, Attributes},
     layout::{RawLimits, RawMark, RawPolicyType, RawSecurityContext, RawSelector},
-    refusal::NetlinkError,
+    refusal::{NetlinkError, number},
 };
 
 /// A selector of a known family; `None` when a prefix is too long for it.
@@ -152,4 +153,15 @@ pub(crate) fn address_attribute(
     family: Family,
 ) -> Option<IpAddr> {
     attributes.read::<RawAddress>(kind).map(|raw| address(family, raw))
+}
+
+/// A message's structure, and its attributes.
+pub(crate) fn parts<T: FromBytes>(
+    message: NetlinkMessage<'_>,
+) -> Result<(T, Attributes<'_>), NetlinkError> {
+    let body = message.body();
+    let (raw, _) = T::read_from_prefix(body).map_err(|_| NetlinkError::bare(number::EINVAL))?;
+    let start = aligned(size_of::<T>());
+    let tail = body.get(start..).unwrap_or_default();
+    Ok((raw, Attributes::parse(tail, NetlinkHeader::LEN + start)?))
 }

@@ -7,12 +7,12 @@ use uxfrm_engine::{
     Counters, Database, DefaultActions, Lifecycle, Moment, PolicyCursor, PolicyEntry, Sa,
     SaFailures, SaHistory, StateCursor,
 };
-use uxfrm_netlink_wire::{NetlinkFlags, NetlinkHeader, NetlinkMessage, NetlinkMessages, aligned};
+use uxfrm_netlink_wire::{NetlinkFlags, NetlinkMessage, NetlinkMessages};
 
 use super::{Server, info, larval::Larval, state::ReplyAttributes};
 use crate::{
-    AttributeType, Attributes, MessageType, NetlinkDatagram, NetlinkError,
-    decode::{policy as decode_policy, replay, state as decode_state},
+    AttributeType, MessageType, NetlinkDatagram, NetlinkError,
+    decode::{common::parts, policy as decode_policy, replay, state as decode_state},
     encode::{policy as encode_policy, state as encode_state},
     layout::{RawDefaults, RawPolicy, RawSa},
     refusal::number,
@@ -149,15 +149,4 @@ impl Server {
 
 fn begin(kind: MessageType) -> NetlinkDatagram {
     NetlinkDatagram::new(kind as u16, NetlinkFlags::REQUEST.bits(), 0, 0)
-}
-
-/// A message's structure, and its attributes.
-fn parts<T: zerocopy::FromBytes>(
-    message: NetlinkMessage<'_>,
-) -> Result<(T, Attributes<'_>), NetlinkError> {
-    let body = message.body();
-    let (raw, _) = T::read_from_prefix(body).map_err(|_| NetlinkError::bare(number::EINVAL))?;
-    let start = aligned(size_of::<T>());
-    let tail = body.get(start..).unwrap_or_default();
-    Ok((raw, Attributes::parse(tail, NetlinkHeader::LEN + start)?))
 }

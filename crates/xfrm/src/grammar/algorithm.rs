@@ -17,6 +17,9 @@ use super::{
     state::StateClause,
 };
 
+/// What stands for a key that is not shown, as iproute2 has it.
+pub(crate) const HIDDEN_KEY: &str = "<<Keys hidden>>";
+
 /// iproute2's buffer.
 const LONGEST_KEY: usize = 512;
 
@@ -174,6 +177,10 @@ fn parse_key(
 /// (`xfrm_algo_parse`).
 fn read_key(text: &str) -> Result<KeyMaterial, &'static str> {
     const TOO_LONG: &str = "ALGO-KEYMAT value makes buffer overflow";
+    // Unquoted it is two words, of which the first would do as a key of six bytes.
+    if text == HIDDEN_KEY || HIDDEN_KEY.split(' ').next() == Some(text) {
+        return Err("the keys of this text are hidden (nokeys), so that nobody can restore it");
+    }
     let Some(digits) = text.strip_prefix("0x").filter(|digits| !digits.is_empty()) else {
         return if text.len() > LONGEST_KEY {
             Err(TOO_LONG)
@@ -214,7 +221,7 @@ mod tests {
         ] {
             assert_eq!(read_key(text).unwrap().expose(), bytes, "{text}");
         }
-        for text in ["0xg", "0x1 2", "0xé", "0x+1"] {
+        for text in ["<<Keys", "<<Keys hidden>>", "0xg", "0x1 2", "0xé", "0x+1"] {
             assert!(read_key(text).is_err(), "{text}");
         }
         assert!(read_key(&"k".repeat(512)).is_ok());

@@ -1,6 +1,6 @@
 //! Parsed lines, as written: lines that iproute2 sends as different bytes are different here.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, path::PathBuf};
 
 use uxfrm_engine::{
     Action, Direction, IfId, Mark, Mode, PolicyIndex, PolicyKind, Reqid, SaId, SaProtocol, Selector,
@@ -123,6 +123,10 @@ pub enum Line {
     Command(XfrmCommand),
     /// `monitor`
     Monitor(Monitor),
+    /// `save`
+    Save(SaveArgs),
+    /// `sync`
+    Sync(SyncArgs),
     /// `help`
     Help(Topic),
 }
@@ -138,6 +142,30 @@ pub enum Topic {
     Policy,
     /// `monitor help`
     Monitor,
+    /// `save help`
+    Save,
+    /// `sync help`
+    Sync,
+}
+
+/// `save`: how the lines are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SaveArgs {
+    /// `nokeys`: a placeholder that no reader takes stands for each key.
+    pub hides_keys: bool,
+    /// `index`: policies keep their indexes.
+    pub keeps_indexes: bool,
+}
+
+/// `sync`: which text, and what is done with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SyncArgs {
+    /// `FILE`; `-` is standard input.
+    pub file: PathBuf,
+    /// `--dry-run`: what would be done is only told.
+    pub is_dry_run: bool,
+    /// `--keep-others`: what the text does not say stays.
+    pub keeps_others: bool,
 }
 
 /// `monitor`: which events, and how they are shown.

@@ -34,6 +34,19 @@ impl<T> Table<T> {
         self.0.iter().find(|entry| !text.is_empty() && entry.word.starts_with(text))
     }
 
+    /// The word that means this; `None` where no word does.
+    pub(super) fn word_of(&self, meaning: &T) -> Option<&'static str>
+    where
+        T: PartialEq,
+    {
+        self.0.iter().find(|entry| entry.meaning == *meaning).map(|entry| entry.word)
+    }
+
+    /// All words with their meanings.
+    pub(super) fn meanings(&self) -> impl Iterator<Item = (&'static str, &'static T)> {
+        self.0.iter().map(|entry| (entry.word, &entry.meaning))
+    }
+
     /// All of them, with what has to come behind them.
     pub(super) fn phrases(&self) -> Vec<(&'static str, &'static str)> {
         self.0.iter().map(|entry| (entry.word, entry.takes)).collect()
@@ -113,6 +126,22 @@ MONITOR: MonitorWord {
     "help" => MonitorWord::Help,
 } }
 
+table! {
+/// `save`
+SAVE: SaveWord {
+    "nokeys" => SaveWord::NoKeys,
+    "index" => SaveWord::Index,
+    "help" => SaveWord::Help,
+} }
+
+table! {
+/// `sync`, beside FILE.
+SYNC: SyncWord {
+    "--dry-run" => SyncWord::DryRun,
+    "--keep-others" => SyncWord::KeepOthers,
+    "help" => SyncWord::Help,
+} }
+
 table! { FAMILIES: Family {
     "inet" => Family::V4,
     "inet6" => Family::V6,
@@ -120,11 +149,15 @@ table! { FAMILIES: Family {
 
 table! { PROGRAM_OBJECTS: () { "xfrm" "OBJECT" => (), } }
 
-table! { OBJECTS: Object {
+table! {
+/// iproute2's, then uxfrm's own, so that `s` and `sa` stay iproute2's.
+OBJECTS: Object {
     "state" => Object::State,
     "sa" => Object::State,
     "policy" => Object::Policy,
     "monitor" => Object::Monitor,
+    "save" => Object::Save,
+    "sync" => Object::Sync,
     "help" => Object::Help,
 } }
 
@@ -192,14 +225,16 @@ STATE: StateWord {
     "ctx" "CTX" => StateWord::Context,
     "offload" "[ crypto | packet ] dev DEV dir DIR" => StateWord::Offload,
     "output-mark" "OUTPUT-MARK" => StateWord::OutputMark,
-    // Not iproute2's: the kernel's name of the attribute, which other tools print.
-    "set-mark" "OUTPUT-MARK" => StateWord::OutputMark,
+    // Not iproute2's: the kernel's name of the attribute, which other tools print. Value and mask
+    // count as they are, 0 too.
+    "set-mark" "OUTPUT-MARK" => StateWord::SetMark,
     "if_id" "IF_ID" => StateWord::IfId,
     "tfcpad" "LENGTH" => StateWord::TfcPadding,
     "dir" "DIR" => StateWord::Direction,
     "pcpu-num" "CPUNUM" => StateWord::Pcpu,
-    // Not iproute2's either: it has none for this.
+    // Not iproute2's either: it has none for these.
     "nat-keepalive" "SECONDS" => StateWord::NatKeepalive,
+    "mtimer-thresh" "SECONDS" => StateWord::MappingAge,
     "enc" "ALGO-NAME ALGO-KEYMAT" => StateWord::Algorithm(AlgorithmKind::Enc),
     "auth" "ALGO-NAME ALGO-KEYMAT" => StateWord::Algorithm(AlgorithmKind::Auth),
     "auth-trunc" "ALGO-NAME ALGO-KEYMAT ALGO-TRUNC-LEN" => StateWord::Algorithm(AlgorithmKind::AuthTrunc),
@@ -323,8 +358,9 @@ table! {
 /// `UPSPEC`
 UPPER: UpperWord {
     "proto" "PROTO" => UpperWord::Protocol,
-    "sport" "PORT" => UpperWord::SourcePort,
-    "dport" "PORT" => UpperWord::DestinationPort,
+    // A mask is not iproute2's: IKE daemons ask for port ranges so.
+    "sport" "PORT[/MASK]" => UpperWord::SourcePort,
+    "dport" "PORT[/MASK]" => UpperWord::DestinationPort,
     "type" "NUMBER" => UpperWord::Type,
     "code" "NUMBER" => UpperWord::Code,
     "key" "{ DOTTED-QUAD | NUMBER }" => UpperWord::Key,

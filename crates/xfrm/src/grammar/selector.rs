@@ -111,7 +111,16 @@ fn parse_device(cursor: &mut Cursor<'_, '_>) -> Result<u32, SyntaxError> {
 /// `UPSPEC`: a run of words that has to fit its protocol.
 #[derive(Default)]
 struct Upper {
-    named: Vec<UpperWord>,
+    named: Vec<(UpperWord, PortForm)>,
+}
+
+/// How a port is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PortForm {
+    /// As iproute2 takes it, or the word is no port.
+    Plain,
+    /// With the bits that count: this is for any protocol, as it is on the wire.
+    Masked,
 }
 
 impl Upper {
@@ -122,12 +131,18 @@ impl Upper {
         selector: &mut SelectorFilter,
     ) -> Result<bool, SyntaxError> {
         while let Some(word) = cursor.keyword(&UPPER) {
-            self.named.push(word);
+            let mut form = PortForm::Plain;
             match word {
                 UpperWord::Protocol => selector.protocol = Some(protocol::parse_upper(cursor)?),
-                UpperWord::SourcePort => selector.source_port = Some(port(cursor.number()?)),
+                UpperWord::SourcePort => {
+                    let port;
+                    (port, form) = parse_port(cursor)?;
+                    selector.source_port = Some(port);
+                }
                 UpperWord::DestinationPort => {
-                    selector.destination_port = Some(port(cursor.number()?));
+                    let port;
+                    (port, form) = parse_port(cursor)?;
+                    selector.destination_port = Some(port);
                 }
                 UpperWord::Type => selector.source_port = Some(octet(cursor.number()?)),
                 UpperWord::Code => selector.destination_port = Some(octet(cursor.number()?)),
@@ -137,13 +152,14 @@ impl Upper {
                     selector.destination_port = Some(PortMask::exactly(lower));
                 }
             }
+            self.named.push((word, form));
         }
         self.check(selector.protocol.unwrap_or_default(), cursor)?;
         Ok(!self.named.is_empty())
     }
 
     fn check(&self, protocol: u8, cursor: &Cursor<'_, '_>) -> Result<(), SyntaxError> {
-        for word in &self.named {
+        for (word, _) in self.named.iter().filter(|(_, form)| *form == PortForm::Plain) {
             let (fits, words) = match word {
                 UpperWord::Protocol => (true, ""),
                 // 0: one state for several protocols.
@@ -163,6 +179,20 @@ impl Upper {
         }
         Ok(())
     }
+}
+
+/// `PORT` or `PORT/MASK`.
+fn parse_port(cursor: &mut Cursor<'_, '_>) -> Result<(PortMask, PortForm), SyntaxError> {
+    let word = cursor.value()?;
+    let read = match word.text().split_once('/') {
+        None => u16::read(word.text()).map(|number| (port(number), PortForm::Plain)),
+        Some((value, mask)) => {
+            let mask = u16::read(value).zip(u16::read(mask));
+            mask.map(|(value, mask)| (PortMask { value, mask }, PortForm::Masked))
+        }
+    };
+    let expected = || format!("{}, or such a number/MASK", u16::expected());
+    read.ok_or_else(|| cursor.wrong(word, expected()))
 }
 
 /// Port 0 is every port.

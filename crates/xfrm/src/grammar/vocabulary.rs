@@ -8,8 +8,8 @@ use super::keyword::{
     ACTIONS, DEFAULT_ACTIONS, DEVICE, DIRECTION, ENCAPS, FAMILIES, FLUSH_POLICIES, FLUSH_STATES,
     ID, LEVELS, LIMITS, MARK, MASK, MODES, MONITOR, OBJECTS, OFFLOADS, OPTIONS, POLICY,
     POLICY_COMMANDS, POLICY_DEFAULTS, POLICY_DIRECTIONS, POLICY_FILTER, POLICY_FLAGS, POLICY_KEY,
-    POLICY_KINDS, PROTOCOLS, SELECTOR, SPI_REQUEST, STATE, STATE_COMMANDS, STATE_DIRECTIONS,
-    STATE_EXTRA_FLAGS, STATE_FILTER, STATE_FLAGS, TEMPLATE, THRESHOLDS, Table, UPPER,
+    POLICY_KINDS, PROTOCOLS, SAVE, SELECTOR, SPI_REQUEST, STATE, STATE_COMMANDS, STATE_DIRECTIONS,
+    STATE_EXTRA_FLAGS, STATE_FILTER, STATE_FLAGS, SYNC, TEMPLATE, THRESHOLDS, Table, UPPER,
 };
 
 /// What may stand in the place of `state`, `policy` …
@@ -28,6 +28,8 @@ pub(crate) fn commands(object: &str) -> Vec<WordAndValue> {
         "state" | "sa" => phrases(&STATE_COMMANDS),
         "policy" => phrases(&POLICY_COMMANDS),
         "monitor" => phrases(&MONITOR),
+        "save" => phrases(&SAVE),
+        "sync" => phrases(&SYNC),
         _none => Vec::new(),
     }
 }

@@ -26,7 +26,7 @@ fn candidates(typed: &str, before: &[&str], interfaces: &[String]) -> Vec<String
         [object] => owned(first(vocabulary::commands(full(object, vocabulary::objects())))),
         [object, command, ref rest @ ..] => {
             let object = full(object, vocabulary::objects());
-            if object == "monitor" {
+            if ["monitor", "save", "sync"].contains(&object) {
                 return owned(first(vocabulary::commands(object)));
             }
             let command = full(command, vocabulary::commands(object));
@@ -74,7 +74,9 @@ mod tests {
     #[test]
     fn completion_offers_next_words() {
         for (line, words) in [
-            ("", &["help", "monitor", "policy", "sa", "state"][..]),
+            ("", &["help", "monitor", "policy", "sa", "save", "state", "sync"][..]),
+            ("save no", &["nokeys"]),
+            ("sync /tmp/x --d", &["--dry-run"]),
             ("-s st", &["state"]),
             ("-fam", &["-family"]),
             ("-family ", &["inet", "inet6"]),

@@ -12,9 +12,14 @@ pub fn manual() -> String {
     let mut page = String::new();
     page += ".SH OPTIONS OF XFRM\nAbbreviations are iproute2's: the first word of a list that begins so.\n";
     terms(&mut page, &vocabulary::options());
-    for object in ["state", "policy", "monitor"] {
+    for object in ["state", "policy", "monitor", "save", "sync"] {
         let _ = writeln!(page, ".SH {}", object.to_uppercase());
-        if object == "monitor" {
+        page += match object {
+            "save" => SAVE,
+            "sync" => SYNC,
+            _other => "",
+        };
+        if ["monitor", "save", "sync"].contains(&object) {
             terms(&mut page, &vocabulary::commands(object));
             continue;
         }
@@ -31,6 +36,54 @@ pub fn manual() -> String {
     page += SECTIONS;
     page
 }
+
+const SAVE: &str = r#"Prints all states and policies and the defaults as lines that
+.BR "uxfrm xfrm \-batch" ,
+.B uxfrm xfrm sync
+and a configuration's
+.B [xfrm] batch
+take, and that make the same again, the oldest first.
+.B "uxfrm xfrm save > FILE"
+is a backup; keys are in it, so begin with
+.BR "umask 077" .
+With
+.B nokeys
+a placeholder stands for each key, and nobody can restore that. With
+.B index
+policies keep their indexes. Sequence numbers are not in it: the store of sequence numbers
+.RB ( "[xfrm] sequences" )
+has them. Counts and ages are not either, so limits count from the start again. Left out are larval states, and
+policies that are held since the last run.
+"#;
+
+const SYNC: &str = r#".I FILE
+has lines as
+.B save
+prints them;
+.B \-
+is standard input. States and policies of the running gateway become what it says, by the fewest changes: a state that
+is the same goes on with its numbers, one whose line has the same keys as well; a policy changes where it stands; what
+.I FILE
+does not say goes, also what an IKE daemon put in. Packets see all of it at once. One line that is wrong or refused
+changes nothing. Each change is a line:
+.B +
+came,
+.B ~
+changed,
+.B \-
+went. A
+.I FILE
+without any state, policy or default is refused. Defaults that it does not name stay, and so do tunnels, devices,
+larval states and policies that are held since the last run. With
+.B \-\-dry\-run
+nothing is changed. With
+.B \-\-keep\-others
+nothing goes.
+.B uxfrm reload
+goes by its files as before: it changes back what they say otherwise, and leaves what only
+.B sync
+has put in.
+"#;
 
 const SECTIONS: &str = r#".SH BATCH FILES
 A line is what stands behind
@@ -57,6 +110,17 @@ strings; limits without an end, and times that never came, are null; times are s
 .B offload ... dir
 tells the device and does not set the state's own
 .BR dir .
+.B sport
+and
+.B dport
+take a mask,
+.BR 1024/0xfc00 .
+.B set\-mark
+takes value and mask as they are.
+.B mtimer\-thresh
+and
+.B nat\-keepalive
+are words here.
 .B monitor nokeys
 hides the keys of states, too.
 .B deleteall
@@ -71,7 +135,9 @@ are words here.
 Done.
 .TP
 1
-What was said does not go together, or no gateway answers.
+What was said does not go together, or no gateway answers;
+.B save
+found what no line can say.
 .TP
 2
 The gateway refuses it; the reason is in the kernel's words.

@@ -50,6 +50,9 @@ pub(super) fn write(object: &mut Object<'_, '_>, info: &RawSa, found: &ReplyAttr
     if let Some(seconds) = found.read::<u32>(AttributeType::NatKeepaliveInterval) {
         object.number("nat-keepalive", seconds);
     }
+    if let Some(seconds) = found.read::<u32>(AttributeType::MtimerThresh) {
+        object.number("mtimer-thresh", seconds);
+    }
     if info.selector.as_bytes().iter().any(|byte| *byte != 0) {
         object.object("sel", |inner| selector(inner, &info.selector, info.family));
     }

@@ -12,8 +12,8 @@ use zerocopy::{FromZeros as _, IntoBytes as _};
 
 use super::{Error, device_index, put_context, put_if_id, put_mark};
 use crate::grammar::{
-    Algorithm, AlgorithmKind, EncapArgs, SelectorFilter, SpiRequest, StateArgs, StateClause,
-    StateFilter, StateKey,
+    Algorithm, AlgorithmKind, EncapArgs, OutputMarkArgs, SelectorFilter, SpiRequest, StateArgs,
+    StateClause, StateFilter, StateKey,
 };
 
 /// `XFRM_OFFLOAD_INBOUND`, `_PACKET`
@@ -50,6 +50,9 @@ pub(super) fn whole(kind: MessageType, words: &StateArgs) -> Result<NetlinkReque
     put_pcpu(&mut request, words.pcpu);
     if let Some(interval) = words.nat_keepalive {
         request.attribute(AttributeType::NatKeepaliveInterval, &interval.0.get());
+    }
+    if let Some(seconds) = words.mapping_age {
+        request.attribute(AttributeType::MtimerThresh, &seconds.get());
     }
     Ok(request)
 }
@@ -223,12 +226,16 @@ fn put_replay(request: &mut NetlinkRequest, words: &StateArgs) {
     request.attribute(AttributeType::ReplayEsnVal, &raw);
 }
 
-fn put_output_mark(request: &mut NetlinkRequest, mark: Mark) {
-    if mark.value != 0 {
-        request.attribute(AttributeType::SetMark, &mark.value);
+fn put_output_mark(request: &mut NetlinkRequest, words: OutputMarkArgs) {
+    let (Mark { value, mask }, [sends_value, sends_mask]) = match words {
+        OutputMarkArgs::Usual(mark) => (mark, [mark.value != 0, mark.mask != 0]),
+        OutputMarkArgs::Exact(mark) => (mark, [mark != Mark::default(); 2]),
+    };
+    if sends_value {
+        request.attribute(AttributeType::SetMark, &value);
     }
-    if mark.mask != 0 {
-        request.attribute(AttributeType::SetMarkMask, &mark.mask);
+    if sends_mask {
+        request.attribute(AttributeType::SetMarkMask, &mask);
     }
 }
 

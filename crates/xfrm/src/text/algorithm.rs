@@ -7,6 +7,7 @@ use uxfrm_netlink::{
 use zerocopy::FromBytes as _;
 
 use super::{Keys, WipedText};
+use crate::grammar::HIDDEN_KEY;
 
 impl WipedText<'_> {
     /// All algorithms of a state, in the order in which iproute2 prints them.
@@ -53,7 +54,7 @@ impl WipedText<'_> {
         let len = usize::try_from(key_bits / 8).unwrap_or(usize::MAX);
         let Some(key) = key.get(..len) else { return self.truncated() };
         if self.keys == Keys::Hidden {
-            self.raw("<<Keys hidden>>");
+            self.raw(HIDDEN_KEY);
         } else if !key.is_empty() {
             self.raw("0x");
             key.iter().for_each(|byte| self.put(format_args!("{byte:02x}")));

@@ -190,6 +190,10 @@ impl WipedText<'_> {
             self.put(format_args!("\tnat-keepalive {seconds}"));
             self.end_line();
         }
+        if let Some(seconds) = found.read::<u32>(AttributeType::MtimerThresh) {
+            self.put(format_args!("\tmtimer-thresh {seconds}"));
+            self.end_line();
+        }
     }
 
     fn templates(&mut self, value: &[u8], prefix: &str) {

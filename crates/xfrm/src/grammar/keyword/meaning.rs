@@ -30,6 +30,8 @@ pub(in crate::grammar) enum Object {
     State,
     Policy,
     Monitor,
+    Save,
+    Sync,
     Help,
 }
 
@@ -91,11 +93,13 @@ pub(in crate::grammar) enum StateWord {
     Context,
     Offload,
     OutputMark,
+    SetMark,
     IfId,
     TfcPadding,
     Direction,
     Pcpu,
     NatKeepalive,
+    MappingAge,
     Algorithm(AlgorithmKind),
 }
 
@@ -228,5 +232,19 @@ pub(in crate::grammar) enum MonitorWord {
     All,
     AllNamespaces,
     Group(u32),
+    Help,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(in crate::grammar) enum SaveWord {
+    NoKeys,
+    Index,
+    Help,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(in crate::grammar) enum SyncWord {
+    DryRun,
+    KeepOthers,
     Help,
 }

@@ -1,6 +1,6 @@
 //! `state { add | update }`: the whole of a state.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, num::NonZeroU32};
 
 use uxfrm_engine::{
     Direction, Family, IfId, KeepaliveInterval, LifetimeLimits, Mark, Mode, Offload, OffloadKind,
@@ -20,7 +20,9 @@ use crate::grammar::{
         STATE_FLAGS, StateWord, words_of,
     },
     lexer::Word,
-    limit, mark, protocol,
+    limit,
+    mark::{self, OutputMarkArgs},
+    protocol,
     selector::{self, SelectorFilter},
 };
 
@@ -42,8 +44,8 @@ pub struct StateArgs {
     pub acquire_seq: u32,
     /// `mark`; none with mask 0.
     pub mark: Mark,
-    /// `output-mark`; the mask is 0 if not named.
-    pub output_mark: Mark,
+    /// `output-mark`, `set-mark`
+    pub output_mark: OutputMarkArgs,
     /// `if_id`
     pub if_id: Option<IfId>,
     /// `replay-*`
@@ -68,6 +70,8 @@ pub struct StateArgs {
     pub pcpu: Option<u32>,
     /// `nat-keepalive`; iproute2 has no word for it.
     pub nat_keepalive: Option<KeepaliveInterval>,
+    /// `mtimer-thresh`; iproute2 has no word for it.
+    pub mapping_age: Option<NonZeroU32>,
     /// Position of the last word, for errors about the whole.
     pub end: Position,
 }
@@ -117,7 +121,7 @@ struct Draft {
     reqid: Reqid,
     acquire_seq: u32,
     mark: Mark,
-    output_mark: Mark,
+    output_mark: OutputMarkArgs,
     if_id: Option<IfId>,
     replay: ReplayArgs,
     flags: SaFlags,
@@ -130,6 +134,7 @@ struct Draft {
     direction: Option<Direction>,
     pcpu: Option<u32>,
     nat_keepalive: Option<KeepaliveInterval>,
+    mapping_age: Option<NonZeroU32>,
 }
 
 /// Behind `add` or `update` (`ip/xfrm_state.c: xfrm_state_modify`).
@@ -189,6 +194,7 @@ impl Draft {
             }
             StateWord::Offload => self.offload = Some(parse_offload(cursor)?),
             StateWord::OutputMark => self.output_mark = mark::parse_output(cursor)?,
+            StateWord::SetMark => self.output_mark = mark::parse_set(cursor)?,
             StateWord::IfId => self.if_id = Some(IfId(cursor.number()?)),
             StateWord::TfcPadding => self.tfc_padding = cursor.number()?,
             StateWord::Direction => self.direction = Some(cursor.choice(&STATE_DIRECTIONS)?),
@@ -196,6 +202,7 @@ impl Draft {
             StateWord::NatKeepalive => {
                 self.nat_keepalive = KeepaliveInterval::from_secs(cursor.number()?);
             }
+            StateWord::MappingAge => self.mapping_age = NonZeroU32::new(cursor.number()?),
             StateWord::Algorithm(kind) => {
                 let algorithm = algorithm::parse(kind, word, &self.parts, cursor)?;
                 self.parts.push(StateClause::Algorithm(algorithm));
@@ -219,6 +226,7 @@ impl Draft {
         let mode = checked_mode(self.mode, id.protocol).map_err(|rule| cursor.refuse(rule))?;
         check_care_of(self.care_of(), id.protocol).map_err(|rule| cursor.refuse(rule))?;
         algorithm::check(&self.parts, id.protocol).map_err(|rule| cursor.refuse(rule))?;
+        self.check_mapping_age().map_err(|rule| cursor.refuse(rule))?;
         Ok(StateArgs {
             id,
             source,
@@ -239,8 +247,23 @@ impl Draft {
             direction: self.direction,
             pcpu: self.pcpu,
             nat_keepalive: self.nat_keepalive,
+            mapping_age: self.mapping_age,
             end: cursor.last_place(),
         })
+    }
+
+    /// As `net/xfrm/xfrm_user.c: verify_mtimer_thresh`.
+    fn check_mapping_age(&self) -> Result<(), &'static str> {
+        let is_encap = |part: &StateClause| matches!(part, StateClause::Encap(_));
+        match self.mapping_age {
+            Some(_) if !self.parts.iter().any(is_encap) => {
+                Err("\"mtimer-thresh\" is only for states with \"encap\"")
+            }
+            Some(_) if self.direction == Some(Direction::Out) => {
+                Err("\"mtimer-thresh\" is not for states with \"dir out\"")
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     fn care_of(&self) -> Option<IpAddr> {
