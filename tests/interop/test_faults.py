@@ -260,7 +260,7 @@ def test_a_dropped_packet_is_explained_by_its_number(tunnel):
     tunnel.start()
     tunnel.back()
     says(tunnel.drops, "#0 in_no_state")
-    says(lambda: tunnel.asked("why", "--drop", "0"), "no state has dst 10.9.0.1 spi 0x00001009", "0x00001002", "is dropped: in_no_state")
+    says(lambda: tunnel.asked("why", "--drop", "0"), "no state has dst 10.9.0.1 spi 0x00001009", "0x00001002", "was dropped: in_no_state")
     assert "no record has number 4711" in tunnel.asked("why", "--drop", "4711")
 
 

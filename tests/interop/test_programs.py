@@ -14,7 +14,7 @@ import prerequisite
 # Functions whose first argument is a program, or a list that begins with one.
 STARTS = {"run", "command", "Popen", "check_output", "check_call", "call", "programs"}
 # What rustup brings, the names of examples, which a test runs, and what packages lay in a root.
-OWN = {"cargo", "rustc", "strongswan", "libreswan", "uxfrm"}
+OWN = {"cargo", "rustc", "strongswan", "libreswan", "uxfrm", "apparmor_parser"}
 RUST = re.compile(r'Command::new\("([^"]+)"\)')
 # Benches start peers where they are installed, and say so where they are not.
 RUST_PLACES = ("crates", "testkit")

@@ -216,6 +216,14 @@ def test_a_group_may_ask_and_do_no_more(network, pair, tmp_path_factory):
     assert run(left)[0] == 0
 
 
+def test_a_group_by_name_outlives_a_reload(network, pair):
+    """A gateway that is confined can't look for the group again."""
+    left, _ = pair
+    left.start(PROTECTED.lines(HERE, THERE), more=CONTROLLED + "\n[status]\ngroup = 'adm'\n")
+    told = left.namespace.run(str(left._binary), "reload", "--dry-run")
+    assert told == "", told
+
+
 def test_a_group_that_is_not_there_is_an_error_of_the_configuration(network, pair):
     left, _ = pair
     left.write([], more="\n[status]\ngroup = 'no-such-group'\n")

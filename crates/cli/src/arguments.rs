@@ -203,9 +203,9 @@ pub(crate) struct RunOptions {
     #[arg(long)]
     pub(crate) until_stdin_ends: bool,
 
-    /// Form of the log: text and json go to stderr, journald sends entries with fields to the
-    /// journal. Without, journald where stderr is the journal, otherwise text. RUST_LOG sets the
-    /// level: error, warn, info, debug, trace; info without it.
+    /// Form of the log, text without it: text and json go to stderr, journald sends entries with
+    /// fields to the journal, and waits for one that does not read. RUST_LOG sets the level: error,
+    /// warn, info, debug, trace; info without it.
     #[arg(long, value_name = "FORM", env = "UXFRM_LOG")]
     pub(crate) log: Option<LogFormat>,
 }

@@ -21,7 +21,7 @@ use size_search::{Search, Trial};
 
 /// Packets pass, but not as large ones as uxfrm takes them for.
 const NARROW: u8 = 1;
-/// Nobody answers.
+/// Nobody answers, or nobody could be asked.
 const UNKNOWN: u8 = 2;
 
 /// The largest packet that is tried.
@@ -47,6 +47,17 @@ struct ProbeReport {
 
 /// Tries sizes.
 pub(crate) fn execute(options: &ProbeOptions) -> anyhow::Result<ExitCode> {
+    match run(options) {
+        Ok(code) => Ok(code),
+        Err(error) => {
+            // An error on stderr itself cannot be reported.
+            let _closed = writeln!(io::stderr(), "uxfrm: {error:#}");
+            Ok(ExitCode::from(UNKNOWN))
+        }
+    }
+}
+
+fn run(options: &ProbeOptions) -> anyhow::Result<ExitCode> {
     let destination = options.address;
     if let Some(nets) = nets_behind(destination) {
         anyhow::bail!(

@@ -16,6 +16,7 @@ use uxfrm_control_client::stat;
 use uxfrm_status::explanation::{FlowExplanation, FlowOutcome, FlowQuery, StepResult};
 
 use crate::arguments::WhyOptions;
+use dropped::DroppedPacket;
 
 /// The packet does not get through, or not protected.
 const STOPPED: u8 = 1;
@@ -38,13 +39,34 @@ pub(crate) fn execute(options: &WhyOptions) -> anyhow::Result<ExitCode> {
 }
 
 fn explain(options: &WhyOptions) -> anyhow::Result<FlowExplanation> {
-    let query: FlowQuery = match options.drop {
-        Some(number) => dropped::query(number)?,
+    let dropped = options.drop.map(DroppedPacket::read).transpose()?;
+    let query: FlowQuery = match &dropped {
+        Some(dropped) => dropped.query()?,
         None => query::parse(&options.words)?,
     };
     let mut explanation = stat::explain_flow(&query)?;
     host::Host::read(&query, &explanation).add_to(&query, &mut explanation);
+    match dropped {
+        Some(dropped) => dropped.tell(&mut explanation),
+        None => tell_what_stops_it(&mut explanation),
+    }
     Ok(explanation)
+}
+
+/// A packet that the kernel does not bring here, or not on, gets nowhere, whatever policies say.
+fn tell_what_stops_it(explanation: &mut FlowExplanation) {
+    let stopped = explanation.steps.iter().find(|step| step.result == StepResult::Fails);
+    match (explanation.outcome, stopped) {
+        (FlowOutcome::LeavesProtected | FlowOutcome::LeavesPlain, Some(step)) => {
+            explanation.verdict =
+                format!("does not get through ({}): else it {}", step.stage, explanation.verdict);
+        }
+        (FlowOutcome::ComesIn, Some(step)) => {
+            explanation.verdict =
+                format!("does not arrive ({}): else it {}", step.stage, explanation.verdict);
+        }
+        (_, None) | (FlowOutcome::Waits | FlowOutcome::Dropped, Some(_)) => {}
+    }
 }
 
 fn print(explanation: &FlowExplanation, options: &WhyOptions) -> anyhow::Result<()> {

@@ -39,6 +39,21 @@ pub fn is_trusted(
             && directories(path).all(|directory| look(directory).is_some_and(is_theirs))
 }
 
+/// Whether a datagram of user `sender` is from the gateway whose control socket is at `path`. Other
+/// than of a listener, nothing shows that the sender had to do with the path: the socket must be
+/// the sender's own file, where only the sender and root could have made it.
+pub fn is_sender_trusted(
+    sender: u32,
+    own: u32,
+    path: &[u8],
+    mut look: impl FnMut(&[u8]) -> Option<DirectoryOwner>,
+) -> bool {
+    is_gateway_user(sender, own)
+        || sender != UNKNOWN
+            && look(path).is_some_and(|socket| socket.owner == sender)
+            && is_trusted(sender, own, path, look)
+}
+
 /// Whether `listener` is the user to whom root has given [`DIRECTORY`], as systemd does for a unit:
 /// its gateways are also trusted at their abstract names.
 pub fn is_owner_of_run_directory(
@@ -66,6 +81,30 @@ mod tests {
 
     const GATEWAY: u32 = 990;
     const OTHER: u32 = 991;
+
+    /// Where all directories are root's, anybody would be trusted who was not asked for the file.
+    #[test]
+    fn sender_is_trusted_only_as_owner_of_the_socket() {
+        let path = b"/etc/uxfrm/control.socket";
+        let told = |sender, socket: Option<u32>, mode| {
+            is_sender_trusted(sender, 1000, path, |looked| {
+                let owner = if looked == path { socket? } else { 0 };
+                Some(DirectoryOwner { owner, mode })
+            })
+        };
+        for (sender, socket, mode, expected) in [
+            (OTHER, Some(0), 0o755, false),
+            (OTHER, Some(GATEWAY), 0o755, false),
+            (OTHER, None, 0o755, false),
+            (GATEWAY, Some(GATEWAY), 0o755, true),
+            (GATEWAY, Some(GATEWAY), 0o777, false),
+            (UNKNOWN, Some(UNKNOWN), 0o755, false),
+            (0, None, 0o777, true),
+            (1000, None, 0o777, true),
+        ] {
+            assert_eq!(told(sender, socket, mode), expected, "{sender} {socket:?} {mode:o}");
+        }
+    }
 
     fn believed(listener: u32, path: &str, of: impl Fn(&str) -> Option<(u32, u32)>) -> bool {
         let look = |directory: &[u8]| {

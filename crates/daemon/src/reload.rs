@@ -20,7 +20,7 @@ use uxfrm_control_client::reload::{ReloadAnswer, ReloadRequest};
 use uxfrm_engine::{ChangeSet, Database, Error as Refused, PolicyChange};
 
 use crate::{
-    batch::provenance::FileOwned,
+    batch::{apply::MOST_FAULTS, provenance::FileOwned},
     clock::now,
     config::{AtExit, Config},
     reconcile::{Reconciler, databases},
@@ -188,7 +188,11 @@ fn told_faults(faults: &[String]) -> String {
     let told = &faults[..faults.len().min(LINES)];
     let more = faults.len() - told.len();
     let told = told.join("\n");
-    if more == 0 { told } else { format!("{told}\n… and {more} more") }
+    match faults.len() {
+        _ if more == 0 => told,
+        MOST_FAULTS.. => format!("{told}\n… and {more} more; the rest was not read"),
+        _ => format!("{told}\n… and {more} more"),
+    }
 }
 
 /// Deletes all held policies.

@@ -1,6 +1,6 @@
 //! ICMP echo requests that are never fragmented: how large packets a path takes.
 //!
-//! Packets have DF set, and leave larger than the path MTU that the kernel knows
+//! Packets have DF set. In IPv4 they leave larger than the path MTU that the kernel knows
 //! (`IP_PMTUDISC_PROBE`), so that each size is really tried. Needs `CAP_NET_RAW`.
 
 use std::io;
@@ -56,8 +56,9 @@ impl EchoSocket {
                 socket::set(fd.as_fd(), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, probe)?;
             }
             IpAddr::V6(_) => {
-                let probe = libc::IPV6_PMTUDISC_PROBE;
-                socket::set(fd.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, probe)?;
+                // With `PROBE` the kernel tells a raw socket nothing of "packet too big".
+                let discover = libc::IPV6_PMTUDISC_DO;
+                socket::set(fd.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, discover)?;
                 socket::set(fd.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 1)?;
             }
         }

@@ -12,7 +12,7 @@ use crate::table::{self, Socket};
 use crate::wakeup_socket;
 use uxfrm_control::{
     greeting::{Greeting, GreetingKind, LENGTH, NAME, is_gateway_user},
-    socket_trust::{DirectoryOwner, is_owner_of_run_directory, is_trusted},
+    socket_trust::{DirectoryOwner, is_owner_of_run_directory, is_sender_trusted, is_trusted},
 };
 
 /// Another name of the gateway's socket than [`NAME`]: a path, or an abstract name behind `@`.
@@ -218,7 +218,7 @@ fn is_trusted_at_name(user: libc::uid_t) -> bool {
 pub(crate) fn is_trusted_user(user: libc::uid_t) -> bool {
     match configured() {
         (Place::Default | Place::Abstract, _) => is_trusted_at_name(user),
-        (Place::File, name) => is_trusted(user, own(), name, look),
+        (Place::File, name) => is_sender_trusted(user, own(), name, look),
     }
 }
 

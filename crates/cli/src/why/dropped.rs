@@ -2,22 +2,54 @@
 
 use anyhow::Context as _;
 use uxfrm_control_client::stat;
-use uxfrm_status::drops::{DropQuery, DropStatus, FlowStatus};
-use uxfrm_status::explanation::{EspQuery, FlowQuery, FlowWay};
+use uxfrm_status::drops::{DropAdvice, DropQuery, DropStatus, FlowStatus};
+use uxfrm_status::explanation::{EspQuery, FlowExplanation, FlowOutcome, FlowQuery, FlowWay};
 
-/// Asks the gateway for a record.
-///
-/// # Errors
-/// When it has none of this number; when its packet was too broken to have a flow.
-pub(super) fn query(number: u64) -> anyhow::Result<FlowQuery> {
-    let report = stat::read_drops(&DropQuery { from: Some(number), ..DropQuery::default() })?;
-    let record = report.records.iter().find(|record| record.number == number);
-    let record = record.with_context(|| {
-        format!("no record has number {number}: `uxfrm drops` lists the last 1,024")
-    })?;
-    of(record).with_context(|| {
-        format!("what was dropped as {} has no addresses that can be read", record.reason)
-    })
+/// A record, and what its reason means.
+pub(super) struct DroppedPacket {
+    record: DropStatus,
+    advice: Option<DropAdvice>,
+}
+
+impl DroppedPacket {
+    /// Asks the gateway for a record.
+    ///
+    /// # Errors
+    /// When it has none of this number.
+    pub(super) fn read(number: u64) -> anyhow::Result<Self> {
+        let report = stat::read_drops(&DropQuery { from: Some(number), ..DropQuery::default() })?;
+        let found = report.records.into_iter().find(|record| record.number == number);
+        let record = found.with_context(|| {
+            format!("no record has number {number}: `uxfrm drops` lists the last 1,024")
+        })?;
+        let advice = report.advice.into_iter().find(|advice| advice.reason == record.reason);
+        Ok(Self { record, advice })
+    }
+
+    /// Its packet, as a question.
+    ///
+    /// # Errors
+    /// When the packet was too broken to have addresses.
+    pub(super) fn query(&self) -> anyhow::Result<FlowQuery> {
+        let advice = self.advice.as_ref();
+        of(&self.record).with_context(|| {
+            let next = advice.map_or_else(String::new, |advice| {
+                format!(" (cause: {} next: {})", advice.cause, advice.next)
+            });
+            format!("{} left no addresses to explain{next}", self.record.reason)
+        })
+    }
+
+    /// The reason that was recorded stands: numbers, keys and sizes are only seen in the packet.
+    pub(super) fn tell(self, explanation: &mut FlowExplanation) {
+        explanation.outcome = FlowOutcome::Dropped;
+        explanation.verdict = format!("was dropped: {}", self.record.reason);
+        explanation.drop = self.advice;
+        if self.record.flow.is_none() {
+            // Policies are for what is inside, which was not seen.
+            explanation.steps.retain(|step| step.stage == "state");
+        }
+    }
 }
 
 /// What to ask about a record. Of ESP that was not opened only the outside is known.

@@ -44,6 +44,8 @@ pub(super) fn parse(words: &[String]) -> anyhow::Result<FlowQuery> {
     let ports: Vec<u16> = words.values().map(port).collect::<anyhow::Result<_>>()?;
     match ports[..] {
         [] => {}
+        // Of ICMP the type comes first.
+        [kind] if matches!(query.protocol, Some(1 | 58)) => query.source_port = Some(kind),
         [to] => query.destination_port = Some(to),
         [from, to] => (query.source_port, query.destination_port) = (Some(from), Some(to)),
         [..] => bail!("too many ports; expected [SPORT] DPORT"),
@@ -154,6 +156,8 @@ mod tests {
             (read.protocol, read.source_port, read.destination_port),
             (Some(6), None, Some(443))
         );
+        let echo = query("10.1.0.1 10.2.0.1 icmp 8").unwrap();
+        assert_eq!((echo.source_port, echo.destination_port), (Some(8), None));
         let read = query("fd00::1 fd00::2 17 7 9 mark 0x10").unwrap();
         assert_eq!((read.source_port, read.destination_port), (Some(7), Some(9)));
         assert_eq!((read.protocol, read.mark), (Some(17), Some(16)));

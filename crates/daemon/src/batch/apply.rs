@@ -99,6 +99,9 @@ pub(crate) fn load_text(
     if lines.refused.is_empty() { Ok(lines.count) } else { Err(lines.refused) }
 }
 
+/// Faults after which a text is read no further: it is another kind of file.
+pub(crate) const MOST_FAULTS: usize = 1000;
+
 /// What came of a text.
 #[derive(Default)]
 struct TextOutcome {
@@ -119,6 +122,9 @@ fn carry_out_text(
         match line {
             Ok(line) => outcome.refused.extend(run(change, file, line).err()),
             Err(error) => outcome.wrong.push(error),
+        }
+        if outcome.wrong.len() + outcome.refused.len() >= MOST_FAULTS {
+            break;
         }
     }
     outcome

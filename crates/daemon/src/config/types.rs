@@ -1,6 +1,12 @@
 //! Values that have a range: checked when read, right ever after.
 
-use std::{fmt, num::NonZeroUsize, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    num::NonZeroUsize,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use nix::unistd::Group;
 use serde::{Deserialize, Deserializer, de};
@@ -209,16 +215,28 @@ impl<'de> Deserialize<'de> for GroupId {
                 if let Ok(number) = name.parse() {
                     return Ok(GroupId(number));
                 }
-                let found = Group::from_name(name).map_err(|errno| {
-                    E::custom(format!("can't look for group {name:?}: {errno}"))
-                })?;
-                let group = found.ok_or_else(|| {
-                    E::custom(format!("there is no group {name:?} on this machine"))
-                })?;
-                Ok(GroupId(group.gid.as_raw()))
+                find_group(name).map_err(E::custom)
             }
         }
         deserializer.deserialize_any(NameOrNumber)
+    }
+}
+
+/// Groups that were found before: a gateway that is confined can't look for them again when it
+/// reads its configuration anew.
+static FOUND_GROUPS: Mutex<BTreeMap<String, u32>> = Mutex::new(BTreeMap::new());
+
+fn find_group(name: &str) -> Result<GroupId, String> {
+    let mut known = FOUND_GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
+    match Group::from_name(name) {
+        Ok(Some(group)) => {
+            known.insert(name.to_owned(), group.gid.as_raw());
+            Ok(GroupId(group.gid.as_raw()))
+        }
+        Ok(None) => Err(format!("there is no group {name:?} on this machine")),
+        Err(errno) => known.get(name).map(|number| GroupId(*number)).ok_or_else(|| {
+            format!("can't look for group {name:?} ({errno}): name it by its number, or restart")
+        }),
     }
 }
 

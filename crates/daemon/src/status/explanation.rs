@@ -1,6 +1,6 @@
 //! What a flow would meet, in words: the answer behind `uxfrm why`.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use uxfrm_engine::{
     Direction, DropReason, FlowKey, PolicyEntry, PolicyLookup, Sa, Settings, Snapshot, Spi,
@@ -130,7 +130,11 @@ fn inbound(
     }
     let (outcome, verdict) = match explained.outcome {
         InboundOutcome::Passes => {
-            (FlowOutcome::ComesIn, "comes in, if number and ICV are right".to_owned())
+            let words = match esp {
+                Some(_) => "comes in, if number and ICV are right",
+                None => "comes in plain: no policy asks for ESP",
+            };
+            (FlowOutcome::ComesIn, words.to_owned())
         }
         InboundOutcome::Dropped(reason) => (FlowOutcome::Dropped, dropped_words(reason)),
     };
@@ -310,17 +314,23 @@ fn traffic_step(snapshot: &Snapshot, path: &ProtectedPath) -> Option<FlowStep> {
         return Some(FlowStep::new("path", text).with_result(StepResult::Doubtful));
     };
     let (received, failures) = (back.usage().packets(), back.usage().failures());
-    if failures.integrity_failed > 0 && received == 0 {
+    let spi = back.id().spi;
+    if failures.integrity_failed > 0 {
         let text = format!(
-            "all {} packets that came by {} had a wrong ICV: the keys or algorithms of both ends \
-             differ",
-            failures.integrity_failed,
-            back.id().spi
+            "{} packets that came by {spi} had a wrong ICV: the keys or algorithms of both ends \
+             differ, or `flag esn` does",
+            failures.integrity_failed
         );
         return Some(FlowStep::new("path", text).with_result(StepResult::Doubtful));
     }
-    if sent < ENOUGH || received > 0 {
-        let text = format!("sent {sent} packets, received {received} by {}", back.id().spi);
+    let silence = back.usage().last_used().map(|last| now().since(last));
+    let sends = out.usage().last_used().is_some_and(|last| now().since(last) < SILENCE);
+    let (is_silent, since) = match silence {
+        None => (sent >= ENOUGH, String::new()),
+        Some(silence) => (sends && silence >= SILENCE, format!(" for {} s", silence.as_secs())),
+    };
+    if !is_silent {
+        let text = format!("sent {sent} packets, received {received} by {spi}");
         return Some(FlowStep::new("path", text));
     }
     let udp = out.config().encap.is_some();
@@ -336,12 +346,14 @@ fn traffic_step(snapshot: &Snapshot, path: &ProtectedPath) -> Option<FlowStep> {
             format!("is {} the peer, and does it have the same states?", path.ends.1),
         ],
     };
-    let text = format!("sent {sent} packets and received none by {}", back.id().spi);
+    let text = format!("sent {sent} packets and received none by {spi}{since}");
     Some(FlowStep::new("path", text).with_result(StepResult::Doubtful).with_notes(suspects))
 }
 
-/// Packets from which on silence means something.
+/// Packets from which on silence means something, where nothing ever came.
 const ENOUGH: u64 = 3;
+/// How long a peer that answered before may be silent while we send.
+const SILENCE: Duration = Duration::from_secs(30);
 
 fn encapsulation(path: &ProtectedPath) -> EncapsulationStatus {
     EncapsulationStatus {

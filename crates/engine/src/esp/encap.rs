@@ -397,6 +397,7 @@ impl EncapLayer {
     }
 
     /// Source and destination of the outer header; `None` where the packet keeps its own.
+    #[inline(always)]
     pub(crate) fn ends(&self) -> Option<(IpAddr, IpAddr)> {
         match &self.wrap {
             EncapMode::Transport => None,
