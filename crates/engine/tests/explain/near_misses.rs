@@ -5,8 +5,8 @@ use uxfrm_engine::explain::outbound::{OutboundExplanation, OutboundOutcome};
 use uxfrm_engine::explain::policies::{MAX_NEAR_POLICIES, PolicyMisfit};
 use uxfrm_engine::explain::states::{MAX_NEAR_STATES, StateMisfit};
 use uxfrm_engine::{
-    Action, Direction, DropReason, FlowKey, IfId, Lifecycle, Mark, Mode, Policy, PolicyKind,
-    PortMask, Prefix, Priority, Reqid, SaConfig, Selector, Spi,
+    Action, Direction, DropReason, FlowKey, IfId, Mark, Mode, Policy, PolicyKind, PortMask, Prefix,
+    Priority, Reqid, SaConfig, Selector, Spi,
 };
 use uxfrm_packet::IpPacket;
 use uxfrm_testkit::{FIRST_SPI, IpsecSetup, PairDirection, TestGateway, TestGatewayPair, packets};
@@ -83,19 +83,15 @@ fn unrelated_states_are_not_named() {
 }
 
 #[test]
-fn larval_state_is_named() {
+fn packet_waits_only_where_key_managers_listen() {
     let setup = IpsecSetup::tunnel4();
     let mut left = TestGatewayPair::without_sas(&setup).left;
-    let snapshot = left.database.snapshot();
-    assert!(snapshot.sad.is_empty());
+    let explained = outbound(&left, &there());
+    assert!(matches!(explained.outcome, OutboundOutcome::Dropped(DropReason::OutNoState)));
     left.listen([]);
-    assert!(matches!(outbound(&left, &there()).outcome, OutboundOutcome::Waits));
-    let near = &outbound(&left, &there()).templates[0].near;
-    let lifecycles = near.iter().flat_map(|near| &near.misfits);
-    assert!(
-        lifecycles.clone().all(|one| matches!(one, StateMisfit::Lifecycle(Lifecycle::Acquire))),
-        "{near:?}"
-    );
+    let explained = outbound(&left, &there());
+    assert!(matches!(explained.outcome, OutboundOutcome::Waits), "{explained:?}");
+    assert!(explained.templates[0].state.is_none() && explained.templates[0].near.is_empty());
 }
 
 #[test]
