@@ -4,11 +4,9 @@
 use std::fs;
 use std::net::IpAddr;
 
+use uxfrm_daemon::config::DIVERTED;
 use uxfrm_io::rtnetlink::{RouteLookup, Rtnetlink};
 use uxfrm_status::explanation::{FlowExplanation, FlowOutcome, FlowQuery, FlowStep, StepResult};
-
-/// The mark by which the gateway leads packets into its TUN.
-const DIVERTED: u32 = 0x0800_0000;
 
 /// A route with its device's name.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 /// The bit of a packet's mark by which it is led into the TUN. Conditions on marks never look at
 /// it.
-pub(crate) const DIVERTED: u32 = 0x0800_0000;
+pub const DIVERTED: u32 = 0x0800_0000;
 
 /// Why its name is not a device's.
 pub(crate) fn message_of_tun_name(tun: &str) -> String {
