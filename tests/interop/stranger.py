@@ -5,10 +5,13 @@ import subprocess
 
 USER = 2
 
+NAMES = ("seqpacket xfrm", "stream stat", "dgram udp/4500")
+
 SQUATS = """
 import os, socket, sys
 held = []
-for kind, name in ((socket.SOCK_SEQPACKET, "xfrm"), (socket.SOCK_STREAM, "stat"), (socket.SOCK_DGRAM, "udp/4500")):
+for kind, name in map(str.split, sys.argv[2:]):
+    kind = getattr(socket, f"SOCK_{kind.upper()}")
     held.append(socket.socket(socket.AF_UNIX, kind))
     held[-1].bind(f"\\0uxfrm/{name}")
     if sys.argv[1] != "silent" and kind != socket.SOCK_DGRAM:
@@ -29,7 +32,7 @@ sys.stdin.read()
 
 
 @contextlib.contextmanager
-def stranger(namespace, manner):
+def stranger(namespace, manner, names=NAMES):
     """Somebody who has the gateway's names, and accepts connections, does not listen, or has let
     its queue fill; or who seems to be more than that, in a user namespace of its own or as a
     program that root lets anybody run."""
@@ -38,7 +41,10 @@ def stranger(namespace, manner):
         as_user += ["unshare", "--user", "--map-root-user"]
     with namespace.entered():
         process = subprocess.Popen(
-            [*as_user, "/usr/bin/python3", "-c", SQUATS, manner], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [*as_user, "/usr/bin/python3", "-c", SQUATS, manner, *names],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
     try:
         assert process.stdout.readline() == "ready\n"

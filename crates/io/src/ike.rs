@@ -3,9 +3,9 @@
 //!
 //! ```text
 //!   wire ─► UDP socket of a worker ─┬─► ESP, 0xff: engine
-//!                                   └─► IKE: [take] ─► queue ─► Exchange::deliver
+//!                                   └─► IKE: [take] ─► queue ─► IkeExchange::deliver
 //!                                            ─► Unix socket ─► daemon's descriptor
-//!   wire ◄─ UDP socket for IKE ◄─ Exchange::next ◄─ Unix socket ◄─ daemon's descriptor
+//!   wire ◄─ UDP socket for IKE ◄─ IkeExchange::next ◄─ Unix socket ◄─ daemon's descriptor
 //! ```
 //!
 //! The preload library of `uxfrm exec` replaces a daemon's UDP socket at such a port by a Unix
@@ -32,18 +32,20 @@
 //! start first, end, be killed and return at any time. The price is one copy per IKE message.
 //!
 //! Both ends accept messages only from root and from their own user; the gateway also from the user
-//! that the configuration names.
+//! that the configuration names. To a socket of anybody else it sends none, whatever its name.
 
 use std::net::SocketAddr;
 use std::sync::mpsc::{SyncSender, TrySendError};
 
 use uxfrm_packet::{PacketBuf, Segments, UdpPath, esp};
 
+mod delivery;
 mod exchange;
 mod message;
 #[cfg(any(test, fuzzing))]
 pub(crate) use message::there_and_back;
 
+pub use delivery::DeliveryError;
 pub use exchange::{Buffer, IkeExchange};
 
 /// Bytes of the non-ESP marker and an IKE header (RFC 3948 §2.2, RFC 7296 §3.1), the shortest IKE

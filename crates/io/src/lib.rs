@@ -82,6 +82,7 @@ pub mod text_file;
 pub mod tun;
 pub mod udp;
 pub mod uevents;
+mod unix_owner;
 mod virtio;
 pub mod xdp;
 

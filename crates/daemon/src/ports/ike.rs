@@ -13,12 +13,13 @@ use std::{
         mpsc::{Receiver, SyncSender, sync_channel},
     },
     thread,
+    time::{Duration, Instant},
 };
 
 use nix::sys::socket::SockType;
 use uxfrm_engine::{DropReason, Drops};
 use uxfrm_io::{
-    ike::{Buffer, IkeDatagram, IkeExchange, name},
+    ike::{Buffer, DeliveryError, IkeDatagram, IkeExchange, name},
     sandbox::{self, AllowedPaths, Confinement},
 };
 
@@ -27,6 +28,9 @@ use crate::fallback_socket::{self, SocketFile};
 
 /// Messages that may wait for a daemon; what comes while they do is dropped.
 const WAITING: usize = 256;
+
+/// Time between two warnings of the same kind.
+const STRANGER_WARNINGS: Duration = Duration::from_secs(10);
 
 /// Starts sharing `port`: where its IKE messages go, and the counter of those that nobody takes.
 pub(crate) fn share(
@@ -41,6 +45,12 @@ pub(crate) fn share(
         None => open(port, mark, user)?,
     };
     descriptors.keep(&stored, exchange.socket())?;
+    if !exchange.knows_owners() {
+        tracing::warn!(
+            "this kernel does not tell whose a UNIX socket is (CONFIG_UNIX_DIAG): \
+             any local user who takes an IKE daemon's place at port {port} gets its messages"
+        );
+    }
     let exchange = Arc::new(exchange);
     let drops = Arc::new(Drops::default());
     let (sender, messages) = sync_channel(WAITING);
@@ -96,13 +106,29 @@ fn confine_beside(file: Option<&SocketFile>) -> Confinement {
 
 /// From the workers to the daemons, until there are no workers.
 fn hand_on(exchange: &IkeExchange, messages: &Receiver<IkeDatagram>, drops: &Drops) {
+    let mut strangers = Strangers::default();
     for message in messages {
         if let Err(error) = exchange.deliver(&message) {
             drops.count(DropReason::InIkeUnclaimed);
+            strangers.note(&error);
             tracing::debug!(%error, path = ?message.path, "no IKE daemon takes a message");
         }
     }
     exchange.close();
+}
+
+/// Warnings of users who have a daemon's name, one in [`STRANGER_WARNINGS`].
+#[derive(Debug, Default)]
+struct Strangers(Option<Instant>);
+
+impl Strangers {
+    fn note(&mut self, error: &DeliveryError) {
+        let DeliveryError::Stranger { .. } = error else { return };
+        if self.0.is_none_or(|last| last.elapsed() >= STRANGER_WARNINGS) {
+            self.0 = Some(Instant::now());
+            tracing::warn!("an IKE message is not delivered: {error}");
+        }
+    }
 }
 
 /// From the daemons to the network, until the exchange is closed.

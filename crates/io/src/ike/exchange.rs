@@ -1,6 +1,6 @@
 //! The gateway's side: messages to daemons, and daemons' messages to the wire.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSliceMut};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -9,13 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, bind, getsockname,
-    recvmsg, sendmsg, sendto, setsockopt, socket, sockopt,
+    recvmsg, sendto, setsockopt, socket, sockopt,
 };
-use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::{Uid, geteuid};
 use uxfrm_packet::Version;
 
-use super::{IkeDatagram, message, name, names};
+use super::{DeliveryError, IkeDatagram, delivery::Delivery, message, name};
 use crate::cmsg::ControlMessages;
 use crate::ipv6_support::is_missing;
 use crate::socket::{self as sockets, SocketName};
@@ -24,9 +23,6 @@ use crate::udp::write_path;
 /// Discard addresses (RFC 7600, RFC 6666), to which send-only sockets are bound.
 const NOBODY4: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 const NOBODY6: Ipv6Addr = Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 1);
-
-/// Time in ms to wait for a daemon whose queue is full.
-const REPLY_TIMEOUT: i64 = 100;
 
 /// Bytes of the largest message.
 const LARGEST: usize = message::LENGTH + (1 << 16);
@@ -50,6 +46,7 @@ pub struct IkeExchange {
     mark: u32,
     user: Option<Uid>,
     daemons: OwnedFd,
+    delivery: Delivery,
     wire4: OwnedFd,
     /// `None` without IPv6.
     wire6: Option<OwnedFd>,
@@ -99,7 +96,6 @@ impl IkeExchange {
         let daemons =
             socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
         setsockopt(&daemons, sockopt::PassCred, &true)?;
-        setsockopt(&daemons, sockopt::SendTimeout, &TimeVal::milliseconds(REPLY_TIMEOUT))?;
         bind(daemons.as_raw_fd(), &own)?;
         Self::hearing(daemons, port, mark, user)
     }
@@ -114,6 +110,7 @@ impl IkeExchange {
             mark,
             user: user.map(Uid::from_raw),
             daemons,
+            delivery: Delivery::open()?,
             wire4: sending(SocketAddr::new(NOBODY4.into(), port), mark)?,
             wire6: wire6.transpose()?,
             closed: AtomicBool::new(false),
@@ -123,20 +120,16 @@ impl IkeExchange {
     /// Passes a message to the daemon bound to its destination address, or else to any address.
     ///
     /// # Errors
-    /// `ECONNREFUSED` when there is none, `EAGAIN` when it does not read.
-    pub fn deliver(&self, datagram: &IkeDatagram) -> io::Result<()> {
-        let header = message::header(&datagram.path);
-        let parts = [IoSlice::new(&header), IoSlice::new(&datagram.payload)];
-        let mut result = Err(Errno::ECONNREFUSED);
-        for name in names(datagram.path.local) {
-            let to = UnixAddr::new_abstract(name.as_bytes())?;
-            let flags = MsgFlags::MSG_NOSIGNAL;
-            result = sendmsg(self.daemons.as_raw_fd(), &parts, &[], flags, Some(&to));
-            if result != Err(Errno::ECONNREFUSED) {
-                break;
-            }
-        }
-        Ok(result.map(drop)?)
+    /// When no daemon of an allowed user is bound there, or it does not read.
+    pub fn deliver(&self, datagram: &IkeDatagram) -> Result<(), DeliveryError> {
+        self.delivery.send(datagram, |user| self.permits(user))
+    }
+
+    /// Whether the kernel tells whose a daemon's socket is. Where it does not, any user of the host
+    /// who takes a daemon's name before the daemon does gets its messages.
+    #[must_use]
+    pub fn knows_owners(&self) -> bool {
+        self.delivery.knows_owners()
     }
 
     /// Waits for the next message of a daemon. `None` after [`close`](Self::close).

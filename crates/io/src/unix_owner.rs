@@ -1,0 +1,137 @@
+//! Whose a UNIX datagram socket is (`sock_diag(7)`, `unix_diag`): datagrams have no `SO_PEERCRED`.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket,
+    sockopt,
+};
+use nix::sys::stat::fstat;
+use nix::sys::time::{TimeVal, TimeValLike as _};
+use nix::unistd::Uid;
+use uxfrm_netlink_wire::{
+    NLMSG_ERROR, NetlinkFlags, NetlinkHeader, NetlinkMessages, find_attribute, set_message_len,
+};
+
+/// `SOCK_DIAG_BY_FAMILY`.
+const BY_FAMILY: u16 = 20;
+/// `UDIAG_SHOW_PEER` and `UDIAG_SHOW_UID`.
+const SHOW_PEER: u32 = 0x4;
+const SHOW_UID: u32 = 0x40;
+/// `UNIX_DIAG_PEER` and `UNIX_DIAG_UID`.
+const PEER: u16 = 2;
+const UID: u16 = 7;
+/// Bytes of `struct unix_diag_msg`, before the attributes.
+const ANSWER_HEADER: usize = 16;
+/// Bytes of the longest answer: two numbers as attributes.
+const LONGEST_ANSWER: usize = 512;
+/// Time in ms until the kernel, which answers within the request, is given up.
+const TIMEOUT: i64 = 1_000;
+
+/// Asks the kernel whose the socket is that one of ours is connected to.
+#[derive(Debug)]
+pub(crate) struct UnixDiag {
+    netlink: OwnedFd,
+    /// Inode number of our socket. It is looked up at once: threads that may be confined have no
+    /// `fstat`.
+    own: u32,
+}
+
+impl UnixDiag {
+    /// Opens a netlink socket, for questions about the peers of `own`.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn open(own: impl AsFd) -> io::Result<Self> {
+        let own = u32::try_from(fstat(own)?.st_ino).map_err(io::Error::other)?;
+        let diag = SockProtocol::NetlinkSockDiag;
+        let netlink = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, diag)?;
+        setsockopt(&netlink, sockopt::ReceiveTimeout, &TimeVal::milliseconds(TIMEOUT))?;
+        Ok(Self { netlink, own })
+    }
+
+    /// The user who made the socket that ours is connected to.
+    ///
+    /// # Errors
+    /// `ENOENT` on a kernel without `CONFIG_UNIX_DIAG`; `ENODATA` when ours is not connected, or
+    /// the kernel is older than 5.3.
+    pub(crate) fn owner_of_peer(&self) -> io::Result<Uid> {
+        let peer = self.number_of(self.own, SHOW_PEER, PEER)?;
+        self.number_of(peer, SHOW_UID, UID).map(Uid::from_raw)
+    }
+
+    /// What the kernel says of the socket of this inode number.
+    fn number_of(&self, inode: u32, show: u32, attribute: u16) -> io::Result<u32> {
+        let fd = self.netlink.as_raw_fd();
+        send(fd, &request(inode, show), MsgFlags::empty())?;
+        let mut buffer = [0; LONGEST_ANSWER];
+        let length = recv(fd, &mut buffer, MsgFlags::empty())?;
+        answer(&buffer[..length], attribute)
+    }
+}
+
+/// A message with `struct unix_diag_req`.
+fn request(inode: u32, show: u32) -> Vec<u8> {
+    let flags = NetlinkFlags::REQUEST.bits();
+    let header = NetlinkHeader { len: 0, kind: BY_FAMILY, flags, seq: 0, pid: 0 };
+    let mut message = header.to_bytes().to_vec();
+    let family = u32::from(AddressFamily::Unix as u8).to_le_bytes();
+    message.extend(family);
+    // Any state, and no cookie (`INET_DIAG_NOCOOKIE`).
+    for field in [u32::MAX, inode, show, u32::MAX, u32::MAX] {
+        message.extend(field.to_ne_bytes());
+    }
+    set_message_len(&mut message);
+    message
+}
+
+fn answer(datagram: &[u8], attribute: u16) -> io::Result<u32> {
+    let missing = || io::Error::from_raw_os_error(libc::ENODATA);
+    let message = NetlinkMessages::of(datagram).next().ok_or_else(missing)?;
+    if message.header.kind == NLMSG_ERROR {
+        let code = message.error_code().unwrap_or(-libc::EPROTO);
+        return Err(io::Error::from_raw_os_error(code.saturating_neg()));
+    }
+    let attributes = message.body().get(ANSWER_HEADER..).unwrap_or_default();
+    let number = find_attribute(attributes, attribute).and_then(|value| value.first_chunk());
+    number.map(|number| u32::from_ne_bytes(*number)).ok_or_else(missing)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::linux::net::SocketAddrExt as _;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+    use super::*;
+
+    #[test]
+    fn peer_is_of_the_user_who_made_it() {
+        let name = format!("uxfrm-test/owner/{}", std::process::id());
+        let name = SocketAddr::from_abstract_name(name).unwrap();
+        let bound = UnixDatagram::bind_addr(&name).unwrap();
+        let near = UnixDatagram::unbound().unwrap();
+        let diag = UnixDiag::open(&near).unwrap();
+        assert_eq!(diag.owner_of_peer().unwrap_err().raw_os_error(), Some(libc::ENODATA));
+        near.connect_addr(&name).unwrap();
+        assert_eq!(diag.owner_of_peer().unwrap(), nix::unistd::geteuid());
+        drop(bound);
+        assert!(diag.owner_of_peer().is_err(), "nobody is there any more");
+    }
+
+    #[test]
+    fn answer_without_the_number_is_an_error() {
+        let mut refused = NetlinkHeader { len: 0, kind: NLMSG_ERROR, flags: 0, seq: 0, pid: 0 }
+            .to_bytes()
+            .to_vec();
+        refused.extend((-libc::ENOENT).to_ne_bytes());
+        set_message_len(&mut refused);
+        let mut empty = request(1, SHOW_UID);
+        set_message_len(&mut empty);
+        for (datagram, errno) in
+            [(&refused[..], libc::ENOENT), (&empty, libc::ENODATA), (&[], libc::ENODATA)]
+        {
+            assert_eq!(answer(datagram, UID).unwrap_err().raw_os_error(), Some(errno));
+        }
+    }
+}
