@@ -17,6 +17,7 @@ mod drop_lines;
 mod drops;
 mod explanation;
 mod server;
+mod share;
 pub(crate) mod socket;
 mod state;
 mod survey;

@@ -16,8 +16,11 @@ use uxfrm_io::peer;
 pub(super) enum Access {
     /// Everything: root, and the gateway's own user.
     Full,
-    /// All but the bytes of packets: the members of a group.
-    Group,
+    /// All but the bytes of packets: a member of a group.
+    Group {
+        /// Who it is: members share what there is among them.
+        user: u32,
+    },
 }
 
 /// Users who may ask.
@@ -54,7 +57,7 @@ impl Readers {
         }
         let Some(wanted) = self.group else { return Ok(None) };
         let is_member = group == wanted || others()?.contains(&wanted);
-        Ok(is_member.then_some(Access::Group))
+        Ok(is_member.then_some(Access::Group { user }))
     }
 }
 
@@ -64,7 +67,7 @@ mod tests {
 
     #[test]
     fn readers_by_table() {
-        let (full, members) = (Some(Access::Full), Some(Access::Group));
+        let (full, members) = (Some(Access::Full), Some(Access::Group { user: 1000 }));
         for (group, user, own, others, expected) in [
             (None, 0, 5, vec![], full),
             (None, 990, 5, vec![], full),

@@ -91,6 +91,11 @@ impl Client {
         self.phase == Phase::Asks && self.input.is_empty()
     }
 
+    /// Whether its request has not come to its end.
+    pub(super) fn is_asking(&self) -> bool {
+        self.phase == Phase::Asks
+    }
+
     /// Bytes that wait for it.
     pub(super) fn owed(&self) -> usize {
         self.output.len() - self.written
@@ -160,6 +165,12 @@ impl Client {
         let read = self.stream.read(&mut self.input[before..]);
         self.input.truncate(before + read.as_ref().copied().unwrap_or_default());
         read
+    }
+
+    /// Has it sent this.
+    #[cfg(test)]
+    pub(super) fn note_input(&mut self, input: &[u8]) {
+        self.input.extend_from_slice(input);
     }
 
     /// Has it wait for the control thread.

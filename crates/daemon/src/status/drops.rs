@@ -286,7 +286,7 @@ mod tests {
         let all = DropQuery::default();
         let told = ask(&mut ring, &all, Access::Full);
         assert_eq!(told.records[0].head.as_deref(), Some("6e6f74204950"));
-        let told = ask(&mut ring, &all, Access::Group);
+        let told = ask(&mut ring, &all, Access::Group { user: 1000 });
         assert_eq!((&told.records[0].head, told.records[0].length), (&None, Some(6)));
     }
 

@@ -1,7 +1,6 @@
 //! The loop of the status thread: a listener, up to 64 clients, and the board.
 
 use std::{
-    collections::BTreeMap,
     io::{self, ErrorKind},
     os::{
         fd::AsFd as _,
@@ -25,18 +24,15 @@ use super::{
     board::{Board, Posted},
     client::{Client, Phase, Progress},
     drops,
+    share::{Clients, Turns, is_owed_enough, place},
 };
 use crate::clock::now;
 
-/// Clients at once.
-const CLIENTS: u8 = 64;
 /// What the listener is reported as; clients are by their places, from 1 on.
 const LISTENER: u8 = 0;
 /// Connections taken before it is the clients' turn: any user may connect, as an abstract name has
 /// no permissions, and who did is known only then.
 const TURN: usize = 64;
-/// Bytes of answers that may wait for all clients together before the next one is made.
-const OWED: usize = 32 << 20;
 /// The longest wait: orders wake it, deadlines end it earlier, and records of dropped packets are
 /// to be taken.
 const LONGEST: Duration = drops::ROUND;
@@ -53,7 +49,10 @@ pub(super) struct Server {
     readers: Readers,
     sources: Sources,
     rested: Rested,
-    clients: BTreeMap<u8, Client>,
+    clients: Clients,
+    turns: Turns,
+    /// Whether clients are due whose turn has not come.
+    is_behind: bool,
     /// Whether the listener is waited for.
     listens: bool,
     /// Since when it is to rest, and whether the control thread was told that it does.
@@ -79,8 +78,18 @@ impl Server {
         sources: Sources,
         rested: Rested,
     ) -> io::Result<Self> {
-        let clients = BTreeMap::new();
-        Ok(Self { listener, poller, readers, sources, rested, clients, listens: false, rest: None })
+        Ok(Self {
+            listener,
+            poller,
+            readers,
+            sources,
+            rested,
+            clients: Clients::new(),
+            turns: Turns::default(),
+            is_behind: false,
+            listens: false,
+            rest: None,
+        })
     }
 
     /// Waits for something to do and does it, each client's share.
@@ -107,7 +116,8 @@ impl Server {
             Order::Serve => None,
             Order::Rest | Order::Stop => self.rest.or_else(|| Some((now(), RestNotice::Due))),
         };
-        let listens = self.rest.is_none() && self.place().is_some();
+        // Whose a connection is shows when it is taken.
+        let listens = self.rest.is_none() && place(&self.clients, Access::Full).is_some();
         if listens != self.listens {
             match listens {
                 true => self.poller.add(self.listener.as_fd(), LISTENER)?,
@@ -121,6 +131,9 @@ impl Server {
     /// Until the next deadline. A client whose answer has to wait for others to read theirs has
     /// none.
     fn patience(&self) -> Duration {
+        if self.is_behind {
+            return Duration::ZERO;
+        }
         let now = now();
         let next = self.clients.values().map(|client| match client.phase {
             Phase::Waits(..) if client.until <= now => BREATHER,
@@ -134,20 +147,10 @@ impl Server {
         next.unwrap_or(most).min(most)
     }
 
-    /// A free place, or one whose client asks nothing.
-    fn place(&self) -> Option<u8> {
-        let free = (1..=CLIENTS).find(|place| !self.clients.contains_key(place));
-        let quiet = || {
-            let quiet = self.clients.iter().filter(|(_, client)| client.is_quiet());
-            quiet.min_by_key(|(_, client)| client.until).map(|(place, _)| *place)
-        };
-        free.or_else(quiet)
-    }
-
     /// Takes up to a turn of those that wait; while more do, the listener stays readable.
     fn accept(&mut self) {
         for _ in 0..TURN {
-            if self.place().is_none() {
+            if place(&self.clients, Access::Full).is_none() {
                 return;
             }
             let client = match peer::accept(self.listener.as_fd()) {
@@ -168,7 +171,7 @@ impl Server {
 
     /// Gives a client a place, if there is one.
     fn admit(&mut self, stream: UnixStream, access: Access) {
-        let Some(place) = self.place() else { return };
+        let Some(place) = place(&self.clients, access) else { return };
         self.drop_client(place);
         match self.poller.add(stream.as_fd(), place) {
             Ok(()) => drop(self.clients.insert(place, Client::new(stream, access, now()))),
@@ -226,31 +229,48 @@ impl Server {
         client.wait(request, board.ask(), now());
     }
 
-    /// Answers those for whom the control thread has posted what it knows, or does not in time.
+    /// Answers those for whom the control thread has posted what it knows, or does not in time:
+    /// all with full access, and then one member of the group, so that who comes next does not wait
+    /// for all of them.
     fn answer(&mut self, board: &Board) {
         let posted = board.posted();
-        let places: Vec<_> = self.clients.keys().copied().collect();
-        for place in places {
-            if self.owed() > OWED {
-                return;
-            }
-            if let Some((request, access)) = self.due(place, &posted) {
-                let line = self.sources.answer(&request, &posted, access).to_line();
-                self.send(place, line, board);
+        let due = self.due(&posted);
+        for (place, access) in &due {
+            if *access == Access::Full {
+                self.answer_one(*place, &posted, board);
             }
         }
+        let members = due.iter().filter_map(|(place, access)| match access {
+            Access::Full => None,
+            Access::Group { user } => Some((*place, *user)),
+        });
+        let served = self.turns.take(members);
+        if let Some(place) = served {
+            self.answer_one(place, &posted, board);
+        }
+        self.is_behind = !self.due(&posted).is_empty();
     }
 
-    fn owed(&self) -> usize {
-        self.clients.values().map(Client::owed).sum()
+    /// Clients that can be answered now.
+    fn due(&self, posted: &Posted) -> Vec<(u8, Access)> {
+        let is_due = |client: &Client| match &client.phase {
+            Phase::Waits(_, ticket) => {
+                posted.answers(*ticket) || self.rest.is_some() || now() >= client.until
+            }
+            Phase::Asks | Phase::Reads => false,
+        };
+        let due = self.clients.iter().filter(|(_, client)| is_due(client));
+        let due = due.map(|(place, client)| (*place, client.access));
+        due.filter(|(_, access)| !is_owed_enough(&self.clients, *access)).collect()
     }
 
-    /// What a client waits for, if it is there.
-    fn due(&self, place: u8, posted: &Posted) -> Option<(StatusRequest, Access)> {
-        let client = self.clients.get(&place)?;
-        let Phase::Waits(request, ticket) = &client.phase else { return None };
-        let is_due = posted.answers(*ticket) || self.rest.is_some() || now() >= client.until;
-        is_due.then(|| (request.clone(), client.access))
+    fn answer_one(&mut self, place: u8, posted: &Posted, board: &Board) {
+        let Some(client) = self.clients.get(&place) else { return };
+        let Phase::Waits(request, _) = &client.phase else { return };
+        if !is_owed_enough(&self.clients, client.access) {
+            let line = self.sources.answer(request, posted, client.access).to_line();
+            self.send(place, line, board);
+        }
     }
 
     fn send(&mut self, place: u8, line: Vec<u8>, board: &Board) {

@@ -1,0 +1,170 @@
+//! What each user may have of the status thread: places, memory and time.
+//!
+//! Root and the gateway's own user come first, and wait for one answer to somebody else at the
+//! most. Members of a group cannot take their places, and each member has a share that others
+//! cannot take.
+
+use std::collections::BTreeMap;
+
+use super::{access::Access, client::Client};
+
+/// Clients at once.
+pub(super) const CLIENTS: u8 = 64;
+/// Of them, members of the group.
+const OF_GROUP: usize = 48;
+/// Of them, of one user.
+const OF_USER: usize = 16;
+/// Bytes of answers that may wait for root and the gateway's user before the next one is made.
+const OWED: usize = 32 << 20;
+/// The same for a member of the group.
+const OWED_BY_USER: usize = 8 << 20;
+/// Users whose turns are remembered.
+const USERS: usize = 256;
+
+/// The clients by their places, from 1 on.
+pub(super) type Clients = BTreeMap<u8, Client>;
+
+/// A place for a client that may ask so much: a free one, or that of one that asks nothing, or for
+/// root that of a member who is still asking. `None` when it is to be sent away.
+pub(super) fn place(clients: &Clients, access: Access) -> Option<u8> {
+    let free = || (1..=CLIENTS).find(|place| !clients.contains_key(place));
+    match access {
+        Access::Full => {
+            let quiet = || oldest(clients, Client::is_quiet);
+            let asking =
+                || oldest(clients, |client| client.access != Access::Full && client.is_asking());
+            free().or_else(quiet).or_else(asking)
+        }
+        Access::Group { .. } => {
+            let own = |client: &Client| client.access == access;
+            let members = |client: &Client| client.access != Access::Full;
+            if count(clients, own) >= OF_USER {
+                oldest(clients, |client| own(client) && client.is_quiet())
+            } else if count(clients, members) >= OF_GROUP {
+                oldest(clients, |client| members(client) && client.is_quiet())
+            } else {
+                free().or_else(|| oldest(clients, Client::is_quiet))
+            }
+        }
+    }
+}
+
+fn count(clients: &Clients, which: impl Fn(&Client) -> bool) -> usize {
+    clients.values().filter(|client| which(client)).count()
+}
+
+fn oldest(clients: &Clients, which: impl Fn(&Client) -> bool) -> Option<u8> {
+    let found = clients.iter().filter(|(_, client)| which(client));
+    found.min_by_key(|(_, client)| client.until).map(|(place, _)| *place)
+}
+
+/// Whether so much waits to be read by those with this access that no more is made for them.
+pub(super) fn is_owed_enough(clients: &Clients, access: Access) -> bool {
+    let theirs = clients.values().filter(|client| client.access == access);
+    let owed: usize = theirs.map(Client::owed).sum();
+    owed > match access {
+        Access::Full => OWED,
+        Access::Group { .. } => OWED_BY_USER,
+    }
+}
+
+/// Whose turn it is among the members of the group.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    last: BTreeMap<u32, u64>,
+    given: u64,
+}
+
+impl Turns {
+    /// Of clients that are due, the one whose user has waited longest; it has had its turn.
+    pub(super) fn take(&mut self, due: impl IntoIterator<Item = (u8, u32)>) -> Option<u8> {
+        let last = |user: &u32| self.last.get(user).copied().unwrap_or_default();
+        let (place, user) = due.into_iter().min_by_key(|(place, user)| (last(user), *place))?;
+        if self.last.len() >= USERS {
+            self.last.clear();
+        }
+        self.given += 1;
+        self.last.insert(user, self.given);
+        Some(place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use uxfrm_engine::Moment;
+
+    use super::*;
+
+    fn client(access: Access, until: u64) -> Client {
+        let (near, far) = UnixStream::pair().unwrap();
+        drop(far);
+        let mut client = Client::new(near, access, Moment(0));
+        client.until = Moment::from_secs(until);
+        client
+    }
+
+    fn of(user: u32) -> Access {
+        Access::Group { user }
+    }
+
+    /// Places from 1 on, each with its access; `asking` have sent half a request.
+    fn clients(accesses: impl IntoIterator<Item = Access>, asking: bool) -> Clients {
+        let made = accesses.into_iter().zip(1..).map(|(access, place)| {
+            let mut client = client(access, u64::from(place));
+            if asking {
+                client.note_input(b"{");
+            }
+            (place, client)
+        });
+        made.collect()
+    }
+
+    #[test]
+    fn member_has_its_share_and_root_the_rest() {
+        let busy = clients((0..16).map(|_| of(1)), true);
+        assert_eq!(place(&busy, of(1)), None, "its share is taken");
+        assert_eq!(place(&busy, of(2)), Some(17));
+        let quiet = clients((0..16).map(|_| of(1)), false);
+        assert_eq!(place(&quiet, of(1)), Some(1), "its own oldest goes");
+
+        let group = clients((0..48).map(|at| of(at / 16)), true);
+        assert_eq!(place(&group, of(9)), None);
+        assert_eq!(place(&group, Access::Full), Some(49));
+    }
+
+    #[test]
+    fn root_takes_a_member_s_place_where_all_are_taken() {
+        let all = (0..64).map(|at| if at < 40 { Access::Full } else { of(at / 16) });
+        assert_eq!(place(&clients(all.clone(), true), Access::Full), Some(41));
+        assert_eq!(
+            place(&clients(all, false), Access::Full),
+            Some(1),
+            "who asks nothing goes first"
+        );
+        let roots = clients((0..64).map(|_| Access::Full), true);
+        assert_eq!(place(&roots, Access::Full), None);
+        assert_eq!(place(&roots, of(1)), None);
+    }
+
+    #[test]
+    fn slow_reader_keeps_only_its_user_waiting() {
+        let mut clients = clients([of(1), of(1), of(2), Access::Full], false);
+        for place in [1, 2] {
+            let answer = vec![0; OWED_BY_USER / 2 + 1];
+            clients.get_mut(&place).unwrap().answer(answer, Moment(0));
+        }
+        assert!(is_owed_enough(&clients, of(1)));
+        assert!(!is_owed_enough(&clients, of(2)) && !is_owed_enough(&clients, Access::Full));
+    }
+
+    #[test]
+    fn users_take_turns_however_often_one_asks() {
+        let mut turns = Turns::default();
+        let due = [(1, 10), (2, 10), (3, 10), (4, 11), (5, 12)];
+        let order: Vec<_> = (0..6).map(|_| turns.take(due).unwrap()).collect();
+        assert_eq!(order, [1, 4, 5, 1, 4, 5]);
+        assert_eq!(turns.take([]), None);
+    }
+}
