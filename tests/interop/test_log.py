@@ -27,6 +27,7 @@ class LoggingGateway(Gateway):
         super().__init__(binary, namespace)
         self._options = options
         self._environment = {**os.environ, **environment}
+        self.stderr = None
 
     def launch(self):
         with open(self.directory / "log", "w") as log:
@@ -34,10 +35,11 @@ class LoggingGateway(Gateway):
                 ["ip", "netns", "exec", self.namespace.name, self._binary, "run", *self._options, self.directory / "config.toml"],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
-                stderr=log,
+                stderr=self.stderr or log,
                 env=self._environment,
             )
-        self._wait_until_ready()
+        if self.stderr is None:
+            self._wait_until_ready()
 
 
 @pytest.fixture
@@ -50,8 +52,9 @@ def namespace():
 def launch(uxfrm, namespace):
     launched = []
 
-    def launch(*options, **environment):
+    def launch(*options, stderr=None, **environment):
         gateway = LoggingGateway(uxfrm, namespace, options, **environment)
+        gateway.stderr = stderr
         launched.append(gateway)
         gateway.start(more=CONTROLLED)
         return gateway
@@ -122,27 +125,68 @@ def test_wrong_form_is_refused(uxfrm, namespace):
     assert "text, json, journald" in done.stderr
 
 
-def test_journal_gets_fields(uxfrm, launch, tmp_path):
+@pytest.fixture
+def journal():
     """A socket in the journal's place: a mount of the test's own namespace of mounts would be
     needed for the real path, so only where nothing is there."""
     path = "/run/systemd/journal/socket"
     if os.path.exists(path):
         pytest.skip("not run: this machine has a journal")
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal:
-        journal.bind(path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(path)
         os.chmod(path, 0o666)
-        journal.settimeout(patience.SECONDS)
+        listening.settimeout(patience.SECONDS)
         try:
-            gateway = launch("--log", "journald")
-            change(gateway, uxfrm, f"state add {STATE}")
-            entry = b""
-            while b"state added" not in entry:
-                entry = journal.recv(65536)
+            yield listening
         finally:
             os.unlink(path)
+
+
+def test_journal_gets_fields(uxfrm, launch, journal):
+    gateway = launch("--log", "journald")
+    change(gateway, uxfrm, f"state add {STATE}")
+    entry = b""
+    while b"state added" not in entry:
+        entry = journal.recv(65536)
     assert field("UXFRM_SPI", "0x000012ab") in entry, entry
-    assert field("PRIORITY", "5") in entry, entry  # what tracing-journald makes of info
+    assert field("PRIORITY", "5") in entry, entry
+
+
+def test_journal_that_does_not_read_holds_up_nothing(uxfrm, launch, journal):
+    gateway = launch("--log", "journald", RUST_LOG="debug")
+    fill_log(gateway, uxfrm)
+    entry = b""
+    while b"lines of the log are lost" not in entry:
+        entry = journal.recv(65536)
+    assert field("PRIORITY", "4") in entry, entry
+
+
+def test_reader_of_stderr_that_does_not_read_holds_up_nothing(uxfrm, launch):
+    reading, writing = os.pipe()
+    gateway = launch(stderr=writing, RUST_LOG="debug")
+    os.close(writing)
+    with open(reading, "rb", buffering=0) as pipe:
+        while b"uxfrm: ready" not in pipe.readline():
+            pass
+        fill_log(gateway, uxfrm)
+        while b"lines of the log are lost" not in pipe.readline():
+            pass
+
+
+def fill_log(gateway, uxfrm):
+    """More lines than may wait, none of which is read; the gateway goes on to answer."""
+    many = 6000
+    change(gateway, uxfrm, *(f"state add {STATE.replace(f'{SPI:#x}', f'{0x10000 + number:#x}')}" for number in range(many)))
+    listed = gateway.namespace.run(str(uxfrm), "xfrm", "state", "list", "nokeys")
+    assert listed.count("spi 0x") == many
+
+
+def test_wrong_level_is_named_and_info_taken(uxfrm, launch):
+    gateway = launch(RUST_LOG="verbose")
+    change(gateway, uxfrm, f"state add {STATE}")
+    wait_for(gateway, r'RUST_LOG="verbose": "verbose" is no level')
+    wait_for(gateway, "state added")
 
 
 def field(name, value):

@@ -204,8 +204,8 @@ pub(crate) struct RunOptions {
     pub(crate) until_stdin_ends: bool,
 
     /// Form of the log, text without it: text and json go to stderr, journald sends entries with
-    /// fields to the journal, and waits for one that does not read. RUST_LOG sets the level: error,
-    /// warn, info, debug, trace; info without it.
+    /// fields to the journal. RUST_LOG sets the level: error, warn, info, debug, trace; info
+    /// without it.
     #[arg(long, value_name = "FORM", env = "UXFRM_LOG")]
     pub(crate) log: Option<LogFormat>,
 }

@@ -38,7 +38,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use arguments::{Arguments, Command};
+use arguments::{Arguments, Command, LogFormat};
 use tunnels::Object;
 use uxfrm_io::huge_pages::HugePages;
 
@@ -51,14 +51,26 @@ const EXIT_INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let run = if let Command::Run(options) = &arguments.command { Some(options) } else { None };
-    log::start(run.and_then(|options| options.log));
+    let mut log = None;
+    if let Command::Run(options) = &arguments.command {
+        match log::start_queued(options.log.unwrap_or(LogFormat::Text)) {
+            Ok(thread) => log = Some(thread),
+            Err(error) => {
+                return explain(&anyhow::Error::new(error).context("can't start the log"));
+            }
+        }
+    } else {
+        log::start();
+    }
     if reads_keys(&arguments.command)
         && let Err(error) = uxfrm_io::secret_memory::forbid()
     {
         return explain(&anyhow::Error::new(error).context("can't keep keys out of core dumps"));
     }
-    match execute(arguments.command, arguments.under_supervisor) {
+    let result = execute(arguments.command, arguments.under_supervisor);
+    // Its last lines go before what is said next.
+    drop(log);
+    match result {
         Ok(code) => code,
         Err(error) => explain(&error),
     }

@@ -1,0 +1,62 @@
+//! Which lines are written: `RUST_LOG`.
+
+use std::env;
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+
+const VARIABLE: &str = "RUST_LOG";
+
+/// The filter that `RUST_LOG` names, and what to tell its author: one that is wrong counts as
+/// `info`.
+pub(super) fn from_environment() -> (EnvFilter, Option<String>) {
+    let value = env::var(VARIABLE).unwrap_or_default();
+    match filter(&value) {
+        Ok(filter) => (filter, None),
+        Err(fault) => {
+            let advice = format!(
+                "{VARIABLE}={value:?}: {fault}; it takes error, warn, info, debug, trace or off, \
+                 or MODULE=LEVEL: info is taken"
+            );
+            (info().parse_lossy(""), Some(advice))
+        }
+    }
+}
+
+fn info() -> tracing_subscriber::filter::Builder {
+    EnvFilter::builder().with_default_directive(LevelFilter::INFO.into())
+}
+
+/// A bare word that is no level is a module to the library, which then logs nothing else.
+fn filter(value: &str) -> Result<EnvFilter, String> {
+    let words = value.split(',').map(str::trim).filter(|word| !word.is_empty());
+    for word in words {
+        let is_module = word.contains(['=', '[', ':']) || word.starts_with("uxfrm");
+        if !is_module && word.parse::<LevelFilter>().is_err() {
+            return Err(format!("{word:?} is no level"));
+        }
+    }
+    info().parse(value).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_and_modules_are_filters_and_other_words_are_not() {
+        for value in
+            ["", "warn", "DEBUG", "off", "uxfrm_engine", "uxfrm_daemon=trace,warn", " info, "]
+        {
+            assert!(filter(value).is_ok(), "{value}");
+        }
+        for (value, says) in [
+            ("bogus", "\"bogus\" is no level"),
+            ("info,verbose", "\"verbose\""),
+            ("uxfrm=loud", "invalid"),
+        ] {
+            let fault = filter(value).unwrap_err();
+            assert!(fault.contains(says), "{value}: {fault}");
+        }
+    }
+}
