@@ -24,7 +24,7 @@ use super::{
     board::{Board, Posted},
     client::{Client, Phase, Progress},
     drops,
-    share::{Clients, Turns, is_owed_enough, place},
+    share::{Clients, RoundRobin, is_owed_enough, place},
 };
 use crate::clock::now;
 
@@ -50,7 +50,7 @@ pub(super) struct Server {
     sources: Sources,
     rested: Rested,
     clients: Clients,
-    turns: Turns,
+    round_robin: RoundRobin,
     /// Whether clients are due whose turn has not come.
     is_behind: bool,
     /// Whether the listener is waited for.
@@ -85,7 +85,7 @@ impl Server {
             sources,
             rested,
             clients: Clients::new(),
-            turns: Turns::default(),
+            round_robin: RoundRobin::default(),
             is_behind: false,
             listens: false,
             rest: None,
@@ -244,7 +244,7 @@ impl Server {
             Access::Full => None,
             Access::Group { user } => Some((*place, *user)),
         });
-        let served = self.turns.take(members);
+        let served = self.round_robin.take(members);
         if let Some(place) = served {
             self.answer_one(place, &posted, board);
         }

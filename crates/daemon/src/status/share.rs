@@ -70,12 +70,12 @@ pub(super) fn is_owed_enough(clients: &Clients, access: Access) -> bool {
 
 /// Whose turn it is among the members of the group.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
+pub(super) struct RoundRobin {
     last: BTreeMap<u32, u64>,
     given: u64,
 }
 
-impl Turns {
+impl RoundRobin {
     /// Of clients that are due, the one whose user has waited longest; it has had its turn.
     pub(super) fn take(&mut self, due: impl IntoIterator<Item = (u8, u32)>) -> Option<u8> {
         let last = |user: &u32| self.last.get(user).copied().unwrap_or_default();
@@ -161,10 +161,10 @@ mod tests {
 
     #[test]
     fn users_take_turns_however_often_one_asks() {
-        let mut turns = Turns::default();
+        let mut round_robin = RoundRobin::default();
         let due = [(1, 10), (2, 10), (3, 10), (4, 11), (5, 12)];
-        let order: Vec<_> = (0..6).map(|_| turns.take(due).unwrap()).collect();
+        let order: Vec<_> = (0..6).map(|_| round_robin.take(due).unwrap()).collect();
         assert_eq!(order, [1, 4, 5, 1, 4, 5]);
-        assert_eq!(turns.take([]), None);
+        assert_eq!(round_robin.take([]), None);
     }
 }
