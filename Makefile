@@ -7,7 +7,7 @@ FLAGS  := --locked
 PACKAGE := uxfrm-cli
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test packages image test-packages sim loom miri endure check lint layers bench bench-gate fuzz fuzz-seeds fmt deny sbom deps
+.PHONY: help demo test packages image test-packages book sim loom miri endure check lint layers bench bench-gate fuzz fuzz-seeds fmt deny sbom deps
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ test: ## All tests: unit, property, vectors; beside them against a real Linux ke
 	@scripts/prerequisites build
 	@scripts/prerequisites test
 	scripts/test $(ARGS)
+
+book: ## The documentation as a book, by mdBook, into target/book
+	scripts/book
 
 sim: ## Whole gateways by seed, on machines, disks and a wire that fail (SEEDS=10000; SEED=N replays one; docs/simulation.md)
 	@scripts/prerequisites build

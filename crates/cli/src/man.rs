@@ -1,5 +1,10 @@
 //! `uxfrm man [DIRECTORY]`: manual pages of section 8, from clap's description of the command line
-//! and the grammars of `ip xfrm`, `ip fou`, `ip link` and `uxfrm dev`.
+//! and the grammars of `ip xfrm`, `ip fou`, `ip link` and `uxfrm dev`; and uxfrm.toml(5).
+
+#[cfg(test)]
+mod commands;
+mod configuration;
+mod example;
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -24,6 +29,7 @@ pub(crate) fn execute(options: &ManOptions) -> anyhow::Result<()> {
         let name = format!("{}.{SECTION}", page_name(one));
         fs::write(directory.join(name), page(one)?)?;
     }
+    fs::write(directory.join("uxfrm.toml.5"), configuration::manual())?;
     Ok(())
 }
 
@@ -51,12 +57,46 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
         "dev" => page.extend_from_slice(uxfrm_offload::dev::help::manual().as_bytes()),
         _no_grammar => {}
     }
+    page.extend_from_slice(example::manual(command.get_name()).as_bytes());
     Ok(page)
+}
+
+/// Columns of pages.
+#[cfg(test)]
+const COLUMNS: usize = 100;
+
+/// Prose in lines of at most so many columns.
+#[cfg(test)]
+fn filled(prose: &str, columns: usize) -> String {
+    let mut lines = vec![String::new()];
+    for word in prose.split_whitespace() {
+        let last = lines.last().map_or(0, |line| line.chars().count());
+        if last > 0 && last + 1 + word.chars().count() > columns {
+            lines.push(String::new());
+        }
+        if let Some(line) = lines.last_mut() {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines.join("\n")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Compares a page of the book with what it is made from; with UPDATE=1 writes it anew.
+    pub(super) fn hold(name: &str, page: &str) {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
+        if std::env::var_os("UPDATE").is_some() {
+            return fs::write(&path, page).unwrap();
+        }
+        let there = fs::read_to_string(&path).unwrap_or_default();
+        assert!(there == page, "docs/{name} is old: UPDATE=1 cargo test -p uxfrm-cli man::");
+    }
 
     #[test]
     fn every_command_has_a_page_and_is_listed_in_the_main_page() {
