@@ -9,6 +9,7 @@ mod app_armor;
 mod carry_out;
 mod ike;
 mod plan;
+mod program;
 mod record;
 mod static_tunnel;
 mod undo;

@@ -8,7 +8,7 @@ use crate::host::Host;
 use crate::ike_unit::{self, IkeDaemon, IkeUnit, UNIT_DIRECTORIES};
 
 use super::plan::{Access, GatewayStart, Plan, Step};
-use super::{CONFIG, app_armor};
+use super::{CONFIG, app_armor, program};
 
 /// The name of our drop-ins.
 const DROP_IN: &str = "uxfrm.conf";
@@ -29,7 +29,7 @@ pub(super) fn plan(host: &Host, daemon: IkeDaemon) -> anyhow::Result<Plan> {
         bail!("{}", not_installed(daemon));
     }
     let gateway = gateway_unit(host)?;
-    let program = own_path(host)?;
+    let program = program::path(host)?;
     let mut plan = Plan { gateway: GatewayStart::Now, ..Plan::default() };
     plan.steps.push(Step::file(CONFIG, configuration(daemon), Access::Gateway));
     for unit in &units {
@@ -65,15 +65,6 @@ fn gateway_unit(host: &Host) -> anyhow::Result<PathBuf> {
     )
 }
 
-/// The program that the drop-in names: this one, or on another host where packages have it.
-fn own_path(host: &Host) -> anyhow::Result<PathBuf> {
-    if host.is_this_machine() {
-        std::env::current_exe().context("can't tell where this program is")
-    } else {
-        Ok(PathBuf::from("/usr/bin/uxfrm"))
-    }
-}
-
 fn configuration(daemon: IkeDaemon) -> String {
     format!(
         "# Written by `uxfrm setup {}`; `uxfrm setup --undo` removes it. All keys: uxfrm.toml.example.\n\
@@ -105,11 +96,20 @@ fn drop_in(unit: &IkeUnit, program: &Path) -> String {
     text
 }
 
-/// A command of `ExecStart=` under `uxfrm exec`. Its special prefixes stay in front.
+/// A command of `ExecStart=` under `uxfrm exec`. Its special prefixes stay in front, but `@`: the
+/// word behind the program is its name for itself then, which `uxfrm exec` gives nobody.
 fn under_exec(command: &str, program: &Path) -> String {
     let bare = command.trim_start_matches(['-', '@', ':', '+', '!', '|']);
     let prefixes = &command[..command.len() - bare.len()];
-    format!("{prefixes}{} exec -- {bare}", program.display())
+    let bare = match (prefixes.contains('@'), bare.split_once(' ')) {
+        (true, Some((daemon, rest))) => {
+            let arguments =
+                rest.trim_start().split_once(' ').map_or("", |(_, arguments)| arguments);
+            format!("{daemon} {arguments}").trim_end().to_owned()
+        }
+        (true, None) | (false, _) => bare.to_owned(),
+    };
+    format!("{}{} exec -- {bare}", prefixes.replace('@', ""), program.display())
 }
 
 /// Lines that set a list of commands anew, where some of it is left out.
@@ -185,6 +185,8 @@ mod tests {
         for (command, expected) in [
             ("/usr/sbin/charon-systemd", "/usr/bin/uxfrm exec -- /usr/sbin/charon-systemd"),
             ("-!/x/pluto --nofork", "-!/usr/bin/uxfrm exec -- /x/pluto --nofork"),
+            ("@/x/pluto pluto --nofork", "/usr/bin/uxfrm exec -- /x/pluto --nofork"),
+            ("-@/x/pluto ipsec", "-/usr/bin/uxfrm exec -- /x/pluto"),
         ] {
             assert_eq!(under_exec(command, program), expected);
         }
