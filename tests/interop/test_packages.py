@@ -75,6 +75,7 @@ def test_the_package_comes_and_goes_without_a_trace(root, packages):
     assert root.run("uxfrm", "--version") == f"uxfrm {version}\n"
     for page in ("uxfrm", "uxfrm-setup", "uxfrm-doctor"):
         assert (root.path / f"usr/share/man/man8/{page}.8.gz").is_file()
+    assert (root.path / "usr/share/man/man5/uxfrm.toml.5.gz").is_file()
     units = (root.path / "usr/lib/systemd/system").glob("uxfrm*")
     assert sorted(path.name for path in units) == sorted(path.name for path in UNITS.iterdir())
     assert not (root.path / "etc/systemd/system/multi-user.target.wants/uxfrm.service").exists()
@@ -98,6 +99,10 @@ def test_a_new_package_takes_over_and_a_removal_refuses_nothing(root, packages):
     assert "uxfrm" in root.run("nft", "list", "tables")
     root.run("dpkg", "--remove", "uxfrm")
     assert root.run("nft", "list", "tables") == ""
+    # Its keys could be used again: so what is known of their numbers stays.
+    root.run("dpkg", "--purge", "uxfrm")
+    assert (root.path / "etc/uxfrm/x.batch").exists()
+    assert (root.path / "var/lib/uxfrm").is_dir()
     assert "uxfrm" not in root.run("ip", "rule") and "30000" not in root.run("ip", "rule")
 
 
