@@ -47,7 +47,7 @@ pub(crate) fn execute(options: &StatusOptions) -> anyhow::Result<ExitCode> {
 fn read(options: &StatusOptions) -> anyhow::Result<GatewayStatus> {
     let query = StatusQuery { peer: options.peer, ..StatusQuery::default() };
     if !options.all {
-        return stat::read_status(&query);
+        return Ok(stat::read_status(&query)?);
     }
     let mut query =
         StatusQuery { limit: Some(StatusQuery::MOST), after: Some(String::new()), ..query };

@@ -29,7 +29,7 @@ use uxfrm_control::{
     greeting::{Dialect, Greeting, GreetingKind, LENGTH, NAME, is_gateway_user},
     socket_trust::{DirectoryOwner, is_owner_of_run_directory, is_trusted},
 };
-use uxfrm_netlink::SocketOptions;
+use uxfrm_netlink_wire::SocketOptions;
 
 use crate::{fallback_socket, stat};
 

@@ -1,4 +1,4 @@
-//! The client's end of the status socket: `uxfrm stat`, `uxfrm status`.
+//! The client's end of the status socket: `uxfrm stat`, `uxfrm status`, `uxfrm web`.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -7,7 +7,6 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Context as _;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
 use uxfrm_control::STAT_NAME;
@@ -29,66 +28,134 @@ const SURVEY: Duration = Duration::from_secs(60);
 /// How often it is asked.
 const ATTEMPTS: usize = 2;
 
+/// Why the gateway of this network namespace has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nobody listens.
+    #[error(
+        "no uxfrm runs in this network namespace (start one with `uxfrm run CONFIG.toml`): {0}"
+    )]
+    Absent(io::Error),
+    /// Who listens can't be told, or is not the user that may.
+    #[error("it is no uxfrm that answers in this network namespace: {0}")]
+    Stranger(io::Error),
+    /// It closes the connection without a word.
+    #[error(
+        "the gateway answers only root, the user that runs it, and the members of `[status] group`"
+    )]
+    NotAllowed,
+    /// It has not answered for so long.
+    #[error(
+        "the uxfrm of this network namespace has not answered for {} s: it is stopped or too busy",
+        .0.as_secs()
+    )]
+    Silent(Duration),
+    /// It ended while it was asked.
+    #[error("the gateway went away: {0}")]
+    WentAway(io::Error),
+    /// It has no documents yet.
+    #[error(
+        "the gateway that runs is of an older release: `uxfrm upgrade` replaces it by this one"
+    )]
+    OlderRelease,
+    /// Its answer can't be read.
+    #[error(transparent)]
+    Protocol(#[from] uxfrm_status::protocol::Error),
+    /// It refuses the request.
+    #[error(
+        "the gateway refuses to answer: {} (it speaks version {:?} and knows {})",
+        .0.message, .0.versions, .0.requests.join(", ")
+    )]
+    Refused(RequestRefusal),
+    /// It answers another question.
+    #[error("the gateway answers another question")]
+    AnotherQuestion,
+    /// The kernel's, of our own socket.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
 /// Asks the gateway of this network namespace for its counters.
 ///
 /// # Errors
 /// When no gateway runs here, or it does not answer us.
-pub fn read_counters() -> anyhow::Result<CounterReport> {
-    let answer = ask(&StatusRequest::Counters, ANSWER)?;
-    if let StatusAnswer::Counters(report) = answer { Ok(report) } else { Err(other(&answer)) }
+pub fn read_counters() -> Result<CounterReport, Error> {
+    let answer = ask(&StatusRequest::Counters)?;
+    if let StatusAnswer::Counters(told) = answer { Ok(told) } else { Err(Error::AnotherQuestion) }
 }
 
 /// Asks it what a packet would meet.
 ///
 /// # Errors
 /// As [`read_counters`].
-pub fn explain_flow(query: &FlowQuery) -> anyhow::Result<FlowExplanation> {
-    let answer = ask(&StatusRequest::Why(query.clone()), SURVEY)?;
-    if let StatusAnswer::Why(explanation) = answer { Ok(*explanation) } else { Err(other(&answer)) }
+pub fn explain_flow(query: &FlowQuery) -> Result<FlowExplanation, Error> {
+    let answer = ask(&StatusRequest::Why(query.clone()))?;
+    if let StatusAnswer::Why(told) = answer { Ok(*told) } else { Err(Error::AnotherQuestion) }
 }
 
 /// Asks it for its tunnels.
 ///
 /// # Errors
 /// As [`read_counters`].
-pub fn read_status(query: &StatusQuery) -> anyhow::Result<GatewayStatus> {
-    let answer = ask(&StatusRequest::Status(query.clone()), SURVEY)?;
-    if let StatusAnswer::Status(status) = answer { Ok(*status) } else { Err(other(&answer)) }
+pub fn read_status(query: &StatusQuery) -> Result<GatewayStatus, Error> {
+    let answer = ask(&StatusRequest::Status(query.clone()))?;
+    if let StatusAnswer::Status(status) = answer {
+        Ok(*status)
+    } else {
+        Err(Error::AnotherQuestion)
+    }
 }
 
 /// Asks it for packets that it dropped.
 ///
 /// # Errors
 /// As [`read_counters`]; a reason that it does not know.
-pub fn read_drops(query: &DropQuery) -> anyhow::Result<DropReport> {
-    let answer = ask(&StatusRequest::Drops(query.clone()), ANSWER)?;
-    if let StatusAnswer::Drops(report) = answer { Ok(report) } else { Err(other(&answer)) }
+pub fn read_drops(query: &DropQuery) -> Result<DropReport, Error> {
+    let answer = ask(&StatusRequest::Drops(query.clone()))?;
+    if let StatusAnswer::Drops(report) = answer { Ok(report) } else { Err(Error::AnotherQuestion) }
 }
 
 /// Asks it whose packets it dropped.
 ///
 /// # Errors
 /// As [`read_counters`].
-pub fn read_drop_tallies(by: DropScope) -> anyhow::Result<DropTallyReport> {
-    let answer = ask(&StatusRequest::DropTallies(DropTallyQuery { by }), ANSWER)?;
-    if let StatusAnswer::DropTallies(report) = answer { Ok(report) } else { Err(other(&answer)) }
+pub fn read_drop_tallies(by: DropScope) -> Result<DropTallyReport, Error> {
+    let answer = ask(&StatusRequest::DropTallies(DropTallyQuery { by }))?;
+    if let StatusAnswer::DropTallies(told) = answer {
+        Ok(told)
+    } else {
+        Err(Error::AnotherQuestion)
+    }
 }
 
-/// Asks it anything. One that closes the connection without an answer is asked once more: it may
-/// have been replaced by another.
-fn ask(request: &StatusRequest, patience: Duration) -> anyhow::Result<StatusAnswer> {
+/// Asks it anything; the answer is no refusal. One that closes the connection without an answer is
+/// asked once more: it may have been replaced by another.
+///
+/// # Errors
+/// As [`read_counters`]; [`Error::Refused`].
+pub fn ask(request: &StatusRequest) -> Result<StatusAnswer, Error> {
+    let patience = match request {
+        StatusRequest::Counters | StatusRequest::Drops(_) | StatusRequest::DropTallies(_) => ANSWER,
+        StatusRequest::Status(_) | StatusRequest::Why(_) => SURVEY,
+    };
     for _ in 0..ATTEMPTS {
         let server = dial()?;
         server.set_read_timeout(Some(patience))?;
         let line = answered(server, request, patience)?;
         if !line.is_empty() {
-            return StatusAnswer::from_line(&line)
-                .map_err(|error| of_another_release(&line, error));
+            return read(&line);
         }
     }
-    anyhow::bail!(
-        "the gateway answers only root, the user that runs it, and the members of `[status] group`"
-    )
+    Err(Error::NotAllowed)
+}
+
+fn read(line: &[u8]) -> Result<StatusAnswer, Error> {
+    match StatusAnswer::from_line(line) {
+        Ok(StatusAnswer::Refusal(refusal)) => Err(Error::Refused(refusal)),
+        Ok(answer) => Ok(answer),
+        Err(_) if line.starts_with(b"Xfrm") => Err(Error::OlderRelease),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// All that a gateway says to a request; nothing where it closes the connection.
@@ -96,79 +163,45 @@ fn answered(
     mut server: UnixStream,
     request: &StatusRequest,
     patience: Duration,
-) -> anyhow::Result<Vec<u8>> {
+) -> Result<Vec<u8>, Error> {
     let mut line = Vec::new();
     // One that closes the connection at once is heard all the same.
     let _closed = server.write_all(&request.to_line());
     let _closed = server.shutdown(Shutdown::Write);
     match server.read_to_end(&mut line) {
         Err(error) if error.kind() != io::ErrorKind::ConnectionReset => {
-            Err(unanswered(&error, patience))
+            Err(unanswered(error, patience))
         }
         Ok(_) | Err(_) => Ok(line),
     }
 }
 
-fn of_another_release(line: &[u8], error: uxfrm_status::protocol::Error) -> anyhow::Error {
-    if line.starts_with(b"Xfrm") {
-        return anyhow::anyhow!(
-            "the gateway that runs is of an older release: `uxfrm upgrade` replaces it by this one"
-        );
-    }
-    error.into()
-}
-
-fn refused(refusal: &RequestRefusal) -> anyhow::Error {
-    let RequestRefusal { message, versions, requests } = refusal;
-    let known = format!("it speaks version {versions:?} and knows {}", requests.join(", "));
-    anyhow::anyhow!("the gateway refuses to answer: {message} ({known})")
-}
-
-/// What to say of an answer to another question, or none.
-fn other(answer: &StatusAnswer) -> anyhow::Error {
-    match answer {
-        StatusAnswer::Refusal(refusal) => refused(refusal),
-        StatusAnswer::Counters(_)
-        | StatusAnswer::Status(_)
-        | StatusAnswer::Why(_)
-        | StatusAnswer::Drops(_)
-        | StatusAnswer::DropTallies(_) => {
-            anyhow::anyhow!("the gateway answers another question")
-        }
-    }
-}
-
 /// What to say of a gateway that was there and has not answered.
-fn unanswered(error: &io::Error, patience: Duration) -> anyhow::Error {
-    if error.kind() == io::ErrorKind::WouldBlock {
-        return anyhow::anyhow!(
-            "the uxfrm of this network namespace has not answered for {} s: it is stopped or too busy",
-            patience.as_secs()
-        );
+fn unanswered(error: io::Error, patience: Duration) -> Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => Error::Silent(patience),
+        _ => Error::WentAway(error),
     }
-    anyhow::anyhow!("the gateway went away: {error}")
 }
 
 /// Whether a gateway runs in this network namespace, whatever its control socket.
 pub(crate) fn is_there() -> bool {
     dial().is_ok()
 }
+
 /// A connection to this network namespace's gateway, and not to somebody who only has its name.
-fn dial() -> anyhow::Result<UnixStream> {
+fn dial() -> Result<UnixStream, Error> {
     let elsewhere = fallback_socket::find(STAT_NAME).and_then(|file| UnixAddr::new(&file).ok());
     let elsewhere = elsewhere.and_then(|address| dial_address(&address).ok());
     if let Some(server) = elsewhere.filter(|server| check_listener(server).is_ok()) {
         return Ok(server);
     }
-    let server = dial_address(&UnixAddr::new_abstract(STAT_NAME)?).map_err(|error| {
-        if error.kind() == io::ErrorKind::WouldBlock {
-            return unanswered(&error, ANSWER);
-        }
-        anyhow::Error::new(error).context(
-            "no uxfrm runs in this network namespace (start one with `uxfrm run CONFIG.toml`)",
-        )
+    let name = UnixAddr::new_abstract(STAT_NAME).map_err(io::Error::from)?;
+    let server = dial_address(&name).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => Error::Silent(ANSWER),
+        _ => Error::Absent(error),
     })?;
-    check_listener(&server).context("it is no uxfrm that answers in this network namespace")?;
+    check_listener(&server).map_err(Error::Stranger)?;
     Ok(server)
 }
 
@@ -194,7 +227,7 @@ mod tests {
 
     #[test]
     fn stat_of_stopped_gateway_reports_timeout() {
-        let text = unanswered(&io::ErrorKind::WouldBlock.into(), ANSWER).to_string();
+        let text = unanswered(io::ErrorKind::WouldBlock.into(), ANSWER).to_string();
         assert!(text.contains("has not answered for 5 s"), "{text}");
         let name = b"uxfrm-test/silent";
         let _listener =

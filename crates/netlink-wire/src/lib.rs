@@ -11,6 +11,7 @@
 
 mod attribute;
 mod message;
+mod socket_options;
 mod writer;
 
 pub mod fou;
@@ -21,6 +22,7 @@ pub use message::{
     NLMSG_DONE, NLMSG_ERROR, NLMSG_MIN_TYPE, NetlinkFlags, NetlinkHeader, NetlinkMessage,
     NetlinkMessages,
 };
+pub use socket_options::SocketOptions;
 pub use writer::{AttributeWriter, append_message, set_message_len};
 
 /// Rounds a length up to netlink's alignment (`NLMSG_ALIGN`, `NLA_ALIGN`).

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bitflags::bitflags;
+pub use uxfrm_netlink_wire::SocketOptions;
 use uxfrm_netlink_wire::{NetlinkFlags, NetlinkMessage};
 
 use super::dump::Dump;
@@ -37,20 +38,6 @@ bitflags! {
         const MIGRATE = 1 << 6;
         /// Peers behind NAT that moved.
         const MAPPING = 1 << 7;
-    }
-}
-
-bitflags! {
-    /// Socket options that change answers: option n is bit n, as in greetings.
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub struct SocketOptions: u32 {
-        /// `NETLINK_CAP_ACK`: a refusal repeats only the header of its request.
-        const CAP_ACK = 1 << 10;
-        /// `NETLINK_EXT_ACK`: error text and offset.
-        const EXT_ACK = 1 << 11;
-        /// uxfrm's own: requests may be [chained](Flags::CHAINED). For other clients that flag is
-        /// ignored.
-        const CHAINS = 1 << 31;
     }
 }
 
