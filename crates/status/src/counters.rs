@@ -16,10 +16,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser::Serialize
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(value_type = std::collections::BTreeMap<String, u64>))]
 pub struct CounterList(pub Vec<(String, u64)>);
 
 /// What a gateway has counted since it started.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CounterReport {
     /// When this was read, in Unix seconds.
     pub at: u64,
@@ -43,6 +46,7 @@ pub struct CounterReport {
 /// What one worker's flow cache of one direction and family holds and did, about a second ago at
 /// the most.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CacheReport {
     /// The worker's number, from 0.
     pub worker: u32,

@@ -5,9 +5,12 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::gateway::PeerFilter;
+#[cfg(feature = "openapi")]
+use crate::openapi::AddressText;
 
 /// Which records are asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
 #[serde(default, deny_unknown_fields)]
 pub struct DropQuery {
     /// Only those from this number on: [`DropReport::next`] of the answer before.
@@ -18,11 +21,13 @@ pub struct DropQuery {
     pub reason: Option<String>,
     /// Only those from or to this address or prefix, outside or inside of ESP.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", param(value_type = Option<String>))]
     pub peer: Option<PeerFilter>,
 }
 
 /// Records of dropped packets, the oldest first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DropReport {
     /// When this was read, in Unix seconds.
     pub at: u64,
@@ -38,6 +43,7 @@ pub struct DropReport {
 
 /// One dropped packet, which may stand for several.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DropStatus {
     /// Its number; each record has the next one.
     pub number: u64,
@@ -73,12 +79,15 @@ pub struct DropStatus {
 
 /// The outside of an ESP packet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct EspStatus {
     /// SPI in hexadecimal.
     pub spi: String,
     /// Source of the outer header.
+    #[cfg_attr(feature = "openapi", schema(value_type = AddressText))]
     pub source: IpAddr,
     /// Destination of the outer header.
+    #[cfg_attr(feature = "openapi", schema(value_type = AddressText))]
     pub destination: IpAddr,
     /// UDP ports, of ESP in UDP: source, destination.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -90,10 +99,13 @@ pub struct EspStatus {
 
 /// A flow of plain packets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FlowStatus {
     /// Source address.
+    #[cfg_attr(feature = "openapi", schema(value_type = AddressText))]
     pub source: IpAddr,
     /// Destination address.
+    #[cfg_attr(feature = "openapi", schema(value_type = AddressText))]
     pub destination: IpAddr,
     /// IP protocol number.
     pub protocol: u8,
@@ -105,12 +117,15 @@ pub struct FlowStatus {
 
 /// A state, by name: it may be gone by now.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StateName {
     /// SPI in hexadecimal.
     pub spi: String,
     /// Source of the outer header; unspecified for any.
+    #[cfg_attr(feature = "openapi", schema(value_type = AddressText))]
     pub source: IpAddr,
     /// Destination of the outer header.
+    #[cfg_attr(feature = "openapi", schema(value_type = AddressText))]
     pub destination: IpAddr,
     /// Request id.
     pub reqid: u32,
@@ -118,6 +133,7 @@ pub struct StateName {
 
 /// What a drop reason means.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DropAdvice {
     /// The reason.
     pub reason: String,
@@ -129,6 +145,7 @@ pub struct DropAdvice {
 
 /// What counts are by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum DropScope {
     /// The state.
@@ -141,6 +158,7 @@ pub enum DropScope {
 
 /// Which counts are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
 #[serde(deny_unknown_fields)]
 pub struct DropTallyQuery {
     /// What they are by.
@@ -150,6 +168,7 @@ pub struct DropTallyQuery {
 /// Counts of dropped packets by whose they were, up to about a second ago. They began with the
 /// gateway's process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DropTallyReport {
     /// When this was read, in Unix seconds.
     pub at: u64,
@@ -161,6 +180,7 @@ pub struct DropTallyReport {
 
 /// Packets dropped for one reason of one state, policy or device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DropTallyStatus {
     /// The state.
     #[serde(skip_serializing_if = "Option::is_none", default)]

@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::drops::DropAdvice;
+#[cfg(feature = "openapi")]
+use crate::openapi::AddressText;
 
 /// A packet whose way is asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +38,7 @@ pub struct FlowQuery {
 
 /// Which way a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum FlowWay {
     /// From this host, or through it, towards the network.
@@ -60,6 +63,7 @@ pub struct EspQuery {
 
 /// What a packet would meet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FlowExplanation {
     /// The packet, as `10.1.0.1:7 -> 10.2.0.1:53 proto 17`.
     pub flow: String,
@@ -83,6 +87,7 @@ pub struct FlowExplanation {
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum FlowOutcome {
     /// It leaves unencrypted.
@@ -99,6 +104,7 @@ pub enum FlowOutcome {
 
 /// One thing that a packet meets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FlowStep {
     /// What: `route`, `policy`, `template`, `state`, `size`, `way out`, `path`.
     pub stage: String,
@@ -113,6 +119,7 @@ pub struct FlowStep {
 
 /// How a step ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum StepResult {
     /// The packet goes on.
@@ -125,10 +132,13 @@ pub enum StepResult {
 
 /// How a packet leaves in ESP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct EncapsulationStatus {
     /// Source of the outer header.
+    #[cfg_attr(feature = "openapi", schema(value_type = AddressText))]
     pub source: IpAddr,
     /// Destination of the outer header.
+    #[cfg_attr(feature = "openapi", schema(value_type = AddressText))]
     pub destination: IpAddr,
     /// SPIs of the states, the innermost first.
     pub spis: Vec<String>,

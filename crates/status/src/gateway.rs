@@ -12,6 +12,7 @@ use crate::{
 
 /// A gateway and its tunnels, the worst first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct GatewayStatus {
     /// Who answers.
     pub gateway: GatewayIdentity,
@@ -41,6 +42,7 @@ pub struct GatewayStatus {
 
 /// Who a gateway is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct GatewayIdentity {
     /// Its release.
     pub version: String,
@@ -70,6 +72,7 @@ pub struct GatewayIdentity {
 
 /// Counts of tunnels, states, packets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StatusTotals {
     /// Tunnels that were asked for.
     pub tunnels: u64,
@@ -97,6 +100,7 @@ pub struct StatusTotals {
 
 /// Policies without templates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PlainPolicies {
     /// `action allow`: what matches passes as it is.
     pub bypass: u64,
@@ -108,10 +112,12 @@ pub struct PlainPolicies {
 
 /// Which tunnels are asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
 #[serde(default, deny_unknown_fields)]
 pub struct StatusQuery {
     /// Only tunnels with this peer.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", param(value_type = Option<String>))]
     pub peer: Option<PeerFilter>,
     /// At most so many; 50 without, and 10000 are the most.
     #[serde(skip_serializing_if = "Option::is_none")]

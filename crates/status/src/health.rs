@@ -15,6 +15,7 @@ pub const IDLE_SECONDS: u64 = 120;
 
 /// The health of a tunnel, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Health {
     /// What its policies protect cannot be sent, or cannot come in.
@@ -29,6 +30,7 @@ pub enum Health {
 
 /// Why a tunnel is not up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum HealthReason {
     /// No state fits the outbound template, and no key manager listens who could make one.

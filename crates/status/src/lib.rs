@@ -16,6 +16,7 @@
 //! | [`health`] | whether a tunnel is up, and why not |
 //! | [`limit`] | how near a state is to its limits |
 //! | [`text`] | the same for people |
+//! | `openapi` | their schemas, with the feature of this name |
 //!
 //! Times are Unix seconds where they say when, and whole seconds where they say how long ago. An
 //! SPI is text in hexadecimal, as in `ip xfrm`: `0x00001001`.
@@ -27,6 +28,8 @@ pub mod explanation;
 pub mod gateway;
 pub mod health;
 pub mod limit;
+#[cfg(feature = "openapi")]
+pub mod openapi;
 pub mod protocol;
 pub mod quantity;
 pub mod text;

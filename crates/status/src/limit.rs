@@ -8,6 +8,7 @@ use crate::quantity;
 
 /// What a limit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum LimitKind {
     /// Seconds since the state was added.
@@ -22,6 +23,7 @@ pub enum LimitKind {
 
 /// The limit of a state of which most is used.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LimitStatus {
     /// What it counts.
     pub of: LimitKind,

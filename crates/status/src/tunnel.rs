@@ -8,6 +8,8 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "openapi")]
+use crate::openapi::AddressText;
 use crate::{
     counters::CounterList,
     health::{Health, HealthReason},
@@ -16,10 +18,13 @@ use crate::{
 
 /// A tunnel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TunnelStatus {
     /// This end; unspecified (`0.0.0.0`, `::`) where the template names none.
+    #[cfg_attr(feature = "openapi", schema(value_type = AddressText))]
     pub local: IpAddr,
     /// The other end; unspecified where the template names none.
+    #[cfg_attr(feature = "openapi", schema(value_type = AddressText))]
     pub remote: IpAddr,
     /// `tunnel` or `transport`.
     pub mode: String,
@@ -78,12 +83,15 @@ pub struct TunnelStatus {
 
 /// A state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StateStatus {
     /// SPI in hexadecimal, as `0x00001001`.
     pub spi: String,
     /// Source of the outer header.
+    #[cfg_attr(feature = "openapi", schema(value_type = AddressText))]
     pub source: IpAddr,
     /// Destination of the outer header.
+    #[cfg_attr(feature = "openapi", schema(value_type = AddressText))]
     pub destination: IpAddr,
     /// Which way it carries packets of this gateway: `out` or `in`; without where no policy tells.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -128,6 +136,7 @@ pub struct StateStatus {
 
 /// What a policy protects, from this gateway's point of view.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ProtectedNets {
     /// Addresses on this side, as `10.1.0.0/16`.
     pub local: String,
@@ -140,6 +149,7 @@ pub struct ProtectedNets {
 
 /// Policies by direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PolicyTally {
     /// `dir out`
     pub outbound: u64,
@@ -151,6 +161,7 @@ pub struct PolicyTally {
 
 /// Packets and bytes of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TrafficStatus {
     /// Packets.
     pub packets: u64,
@@ -163,6 +174,7 @@ pub struct TrafficStatus {
 
 /// Packets that states refused (`struct xfrm_stats`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FailureStatus {
     /// Older than the replay window.
     pub replay_window: u64,
@@ -174,6 +186,7 @@ pub struct FailureStatus {
 
 /// ESP in UDP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct UdpStatus {
     /// The word of `ip xfrm`, as `espinudp`.
     pub kind: String,

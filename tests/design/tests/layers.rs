@@ -12,12 +12,19 @@ use syn::{Attribute, Item, UseTree};
 
 /// A crate uses only crates of the layers before its own.
 const LAYERS: &[&[&str]] = &[
-    &["uxfrm-packet", "uxfrm-control", "uxfrm-status", NETLINK_WIRE, "uxfrm-cli-grammar"],
+    &[
+        "uxfrm-packet",
+        "uxfrm-control",
+        "uxfrm-status",
+        NETLINK_WIRE,
+        "uxfrm-cli-grammar",
+        "uxfrm-web-options",
+    ],
     &["uxfrm-crypto", CLASSIFY],
     &["uxfrm-engine"],
     &["uxfrm-tunnel", "uxfrm-offload", "uxfrm-netlink"],
     &["uxfrm-xfrm", "uxfrm-link", CONTROL_CLIENT],
-    &["uxfrm-runtime"],
+    &["uxfrm-runtime", WEB],
     &["uxfrm"],
     &["uxfrm-daemon"],
     &["uxfrm-bench"],
@@ -47,6 +54,9 @@ const ENGINE: &str = "uxfrm-engine";
 const REDIRECT: &str = "uxfrm-redirect";
 const CONTROL: &str = "uxfrm-control";
 const CLI: &str = "uxfrm-cli";
+
+/// The one program with HTTP, which talks to a gateway as any client does.
+const WEB: &str = "uxfrm-web";
 
 /// These tests themselves: use no crate, and none uses them.
 const DESIGN: &str = "uxfrm-design";

@@ -1,0 +1,240 @@
+//! GatewayAnswers of the gateway, for many clients at once.
+//!
+//! The gateway is asked by a few threads at a time, each of which may wait. Requests that are the
+//! same share one answer: while it is awaited, and for [`FRESH`] after it came. How much memory
+//! answers take together is bounded, also of those that slow clients still read.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, Shared};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use uxfrm_control_client::stat;
+use uxfrm_status::counters::CounterReport;
+use uxfrm_status::drops::{DropQuery, DropReport, DropScope, DropTallyQuery, DropTallyReport};
+use uxfrm_status::explanation::{FlowExplanation, FlowQuery};
+use uxfrm_status::gateway::{GatewayStatus, StatusQuery};
+use uxfrm_status::protocol::{StatusAnswer, StatusRequest};
+
+use crate::source::Source;
+
+/// For how long an answer is given to others who ask the same.
+const FRESH: Duration = Duration::from_millis(250);
+/// Requests that the gateway is asked at a time.
+const ASKED_AT_ONCE: usize = 4;
+/// How long a request may wait for its turn.
+const TURN: Duration = Duration::from_secs(10);
+/// Kibibytes of JSON that may be on their way to clients.
+const KIBIBYTES: usize = 128 << 10;
+
+/// Why there is no answer.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// The gateway, or none that is there.
+    #[error(transparent)]
+    Gateway(Arc<stat::Error>),
+    /// Too many ask.
+    #[error("too many requests are waiting for the gateway")]
+    Busy,
+    /// The thread that asked has panicked.
+    #[error("the request came to nothing")]
+    Lost,
+}
+
+/// An answer, shared by all who asked for it.
+pub struct GatewayAnswer {
+    document: StatusAnswer,
+    json: OnceLock<Bytes>,
+}
+
+/// A document of one kind, as part of its answer.
+macro_rules! document {
+    ($name:ident, $variant:ident, $document:ty, $doc:literal) => {
+        #[doc = $doc]
+        #[must_use]
+        pub fn $name(&self) -> Option<&$document> {
+            if let StatusAnswer::$variant(document) = &self.document {
+                Some(document)
+            } else {
+                None
+            }
+        }
+    };
+}
+
+impl GatewayAnswer {
+    document!(counters, Counters, CounterReport, "The counters, if it has those.");
+    document!(status, Status, GatewayStatus, "The tunnels, if it has those.");
+    document!(drops, Drops, DropReport, "The dropped packets, if it has those.");
+    document!(drop_tallies, DropTallies, DropTallyReport, "Whose they were, if it has that.");
+    document!(why, Why, FlowExplanation, "What a packet would meet, if it has that.");
+
+    /// The document alone, as JSON.
+    fn to_json(&self) -> Vec<u8> {
+        // Maps have text as keys, the only thing that could fail.
+        match &self.document {
+            StatusAnswer::Counters(told) => serde_json::to_vec(told),
+            StatusAnswer::Status(told) => serde_json::to_vec(told),
+            StatusAnswer::Drops(told) => serde_json::to_vec(told),
+            StatusAnswer::DropTallies(told) => serde_json::to_vec(told),
+            StatusAnswer::Why(told) => serde_json::to_vec(told),
+            StatusAnswer::Refusal(told) => serde_json::to_vec(told),
+        }
+        .unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for GatewayAnswer {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("GatewayAnswer").finish_non_exhaustive()
+    }
+}
+
+type Awaited = Shared<BoxFuture<'static, Result<Arc<GatewayAnswer>, Error>>>;
+
+/// An answer that is awaited or has come.
+struct Recent {
+    awaited: Awaited,
+    /// When it was asked for.
+    asked: Instant,
+}
+
+/// The gateway's answers.
+#[derive(Clone)]
+pub struct GatewayAnswers {
+    source: Arc<dyn Source>,
+    turns: Arc<Semaphore>,
+    memory: Arc<Semaphore>,
+    recent: Arc<Mutex<HashMap<Vec<u8>, Recent>>>,
+}
+
+impl fmt::Debug for GatewayAnswers {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("GatewayAnswers").finish_non_exhaustive()
+    }
+}
+
+impl GatewayAnswers {
+    /// GatewayAnswers of this source.
+    #[must_use]
+    pub fn new(source: Arc<dyn Source>) -> Self {
+        Self {
+            source,
+            turns: Arc::new(Semaphore::new(ASKED_AT_ONCE)),
+            memory: Arc::new(Semaphore::new(KIBIBYTES)),
+            recent: Arc::default(),
+        }
+    }
+
+    /// The answer to a request.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub async fn ask(&self, request: StatusRequest) -> Result<Arc<GatewayAnswer>, Error> {
+        self.awaited(request).await
+    }
+
+    /// The counters.
+    ///
+    /// # Errors
+    /// Why there are none.
+    pub async fn counters(&self) -> Result<Arc<GatewayAnswer>, Error> {
+        self.ask(StatusRequest::Counters).await
+    }
+
+    /// The tunnels.
+    ///
+    /// # Errors
+    /// Why there are none.
+    pub async fn status(&self, query: StatusQuery) -> Result<Arc<GatewayAnswer>, Error> {
+        self.ask(StatusRequest::Status(query)).await
+    }
+
+    /// The dropped packets.
+    ///
+    /// # Errors
+    /// Why there are none.
+    pub async fn drops(&self, query: DropQuery) -> Result<Arc<GatewayAnswer>, Error> {
+        self.ask(StatusRequest::Drops(query)).await
+    }
+
+    /// Whose they were.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub async fn drop_tallies(&self, by: DropScope) -> Result<Arc<GatewayAnswer>, Error> {
+        self.ask(StatusRequest::DropTallies(DropTallyQuery { by })).await
+    }
+
+    /// What a packet would meet.
+    ///
+    /// # Errors
+    /// Why that is not known.
+    pub async fn why(&self, query: FlowQuery) -> Result<Arc<GatewayAnswer>, Error> {
+        self.ask(StatusRequest::Why(query)).await
+    }
+
+    /// The document of an answer as JSON, written once.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] where clients have not read what came before.
+    pub async fn json(&self, answer: Arc<GatewayAnswer>) -> Result<Bytes, Error> {
+        let memory = Arc::clone(&self.memory);
+        let written = tokio::task::spawn_blocking(move || {
+            if let Some(json) = answer.json.get() {
+                return Ok(json.clone());
+            }
+            let text = answer.to_json();
+            let kibibytes = u32::try_from(text.len() / 1024 + 1).unwrap_or(u32::MAX);
+            let room = memory.try_acquire_many_owned(kibibytes).map_err(|_full| Error::Busy)?;
+            let json = Bytes::from_owner(Held { text, _room: room });
+            Ok(answer.json.get_or_init(|| json).clone())
+        });
+        written.await.unwrap_or(Err(Error::Lost))
+    }
+
+    /// The answer that somebody else awaits or has had, or one that is asked for now.
+    fn awaited(&self, request: StatusRequest) -> Awaited {
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.retain(|_, one| one.awaited.peek().is_none() || one.asked.elapsed() < FRESH);
+        let line = request.to_line();
+        if let Some(one) = recent.get(&line) {
+            return one.awaited.clone();
+        }
+        let awaited = self.clone().fetch(request).boxed().shared();
+        // It goes on when all who asked have gone, so that nobody's going disturbs others.
+        drop(tokio::spawn(awaited.clone()));
+        recent.insert(line, Recent { awaited: awaited.clone(), asked: Instant::now() });
+        awaited
+    }
+
+    async fn fetch(self, request: StatusRequest) -> Result<Arc<GatewayAnswer>, Error> {
+        let turn = tokio::time::timeout(TURN, Arc::clone(&self.turns).acquire_owned()).await;
+        let Ok(Ok(turn)) = turn else { return Err(Error::Busy) };
+        let asked = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            self.source.ask(&request)
+        });
+        match asked.await {
+            Ok(Ok(document)) => Ok(Arc::new(GatewayAnswer { document, json: OnceLock::new() })),
+            Ok(Err(error)) => Err(Error::Gateway(Arc::new(error))),
+            Err(_panicked) => Err(Error::Lost),
+        }
+    }
+}
+
+/// JSON, which has its room until nobody reads it any more.
+struct Held {
+    text: Vec<u8>,
+    _room: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.text
+    }
+}

@@ -1,0 +1,55 @@
+//! `uxfrm web`: an HTTP API of the gateway that runs in this network namespace.
+//!
+//! A process of its own, `uxfrm-web`, without privileges, capabilities or keys. It asks the gateway
+//! by its status socket alone, so it can do what `[status] group` may do: read. The gateway and the
+//! program `uxfrm` link no HTTP.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | [`source`] | where documents come from |
+//! | [`answers`] | answers for many clients at once: shared, bounded |
+//! | [`api`] | `/api/v1/…` |
+//! | [`metrics`], [`page`] | `/metrics`, and the files of the page |
+//! | [`openapi`] | the description of all of it |
+//! | [`problem`] | what went wrong, as RFC 9457 |
+//! | [`server`] | connections, within bounds |
+#![forbid(unsafe_code)]
+
+pub mod answers;
+pub mod api;
+pub mod metrics;
+pub mod openapi;
+pub mod page;
+pub mod problem;
+pub mod server;
+pub mod source;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::get;
+
+use answers::GatewayAnswers;
+use problem::{Problem, ProblemKind};
+use source::Source;
+
+/// All routes, for documents of this source.
+pub fn router(source: Arc<dyn Source>) -> Router {
+    Router::new()
+        .merge(api::router())
+        .merge(metrics::router())
+        .merge(page::router())
+        .route("/healthz", get(async || "ok\n"))
+        .fallback(async || not_found())
+        .method_not_allowed_fallback(async || method_not_allowed())
+        .with_state(GatewayAnswers::new(source))
+}
+
+fn not_found() -> Problem {
+    let next = "/api/v1/openapi.json lists all there is";
+    Problem::new(ProblemKind::NotFound, "there is no such page", next)
+}
+
+fn method_not_allowed() -> Problem {
+    Problem::new(ProblemKind::MethodNotAllowed, "this server only tells", "GET or HEAD")
+}

@@ -1,0 +1,59 @@
+//! The OpenAPI document: docs/openapi.json, and `GET /api/v1/openapi.json`.
+
+use utoipa::openapi::{RefOr, Response, ResponseBuilder, content::ContentBuilder};
+use utoipa::{IntoResponses, OpenApi, ToSchema as _};
+
+use crate::problem::Problem;
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "uxfrm web",
+        version = "1",
+        description = "What a running gateway of uxfrm tells about itself. Read only.",
+        license(name = "Apache-2.0 OR MIT", identifier = "Apache-2.0 OR MIT"),
+    ),
+    paths(
+        crate::api::status,
+        crate::api::counters,
+        crate::api::drops,
+        crate::api::drop_tallies,
+        crate::api::why,
+        crate::api::document,
+    ),
+    components(schemas(Problem))
+)]
+struct Document;
+
+/// The document as text, with an end of line.
+#[must_use]
+pub fn text() -> String {
+    // Its maps have text as keys, the only thing that could fail.
+    Document::openapi().to_pretty_json().unwrap_or_default() + "\n"
+}
+
+/// GatewayAnswers that every document may have.
+pub(crate) struct Problems;
+
+impl IntoResponses for Problems {
+    fn responses() -> std::collections::BTreeMap<String, RefOr<Response>> {
+        let all = [
+            ("400", "A parameter is unknown, missing or wrong"),
+            ("401", "The server has a token, and the request none or another"),
+            ("421", "`Host` names another server"),
+            ("502", "The gateway gives an answer that can't be used"),
+            ("503", "No gateway answers, or too many ask"),
+        ];
+        all.into_iter().map(|(code, words)| (code.to_owned(), problem(words))).collect()
+    }
+}
+
+fn problem(words: &str) -> RefOr<Response> {
+    let schema = utoipa::openapi::Ref::from_schema_name(Problem::name());
+    let content = ContentBuilder::new().schema(Some(schema)).build();
+    ResponseBuilder::new()
+        .description(words)
+        .content("application/problem+json", content)
+        .build()
+        .into()
+}

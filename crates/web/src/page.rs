@@ -1,0 +1,62 @@
+//! The page: files of `crates/web/page/`, which are part of the program. They say nothing about the
+//! gateway, so they are given without a token; what they show they ask `/api/v1/` for.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+
+/// A file that is part of the program.
+struct PageFile {
+    /// Where it is asked for.
+    path: &'static str,
+    content_type: &'static str,
+    bytes: &'static [u8],
+}
+
+/// A row: path, content type, file below `crates/web/page/`.
+macro_rules! file {
+    ($path:literal, $content_type:literal, $file:literal) => {
+        PageFile {
+            path: $path,
+            content_type: $content_type,
+            bytes: include_bytes!(concat!("../page/", $file)),
+        }
+    };
+}
+
+/// All files.
+static FILES: &[PageFile] = &[file!("/", "text/html; charset=utf-8", "index.html")];
+
+/// The routes.
+pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    FILES.iter().fold(Router::new(), |router, file| {
+        let serve = move |headers: HeaderMap| async move { file.answer(&headers) };
+        router.route(file.path, get(serve))
+    })
+}
+
+impl PageFile {
+    fn answer(&self, asked: &HeaderMap) -> Response {
+        let tag = self.tag();
+        let known = asked.get(header::IF_NONE_MATCH).is_some_and(|known| *known == tag);
+        let status = if known { StatusCode::NOT_MODIFIED } else { StatusCode::OK };
+        let body = if known { Body::empty() } else { Body::from(self.bytes) };
+        let headers: [(HeaderName, HeaderValue); 3] = [
+            (header::CONTENT_TYPE, HeaderValue::from_static(self.content_type)),
+            (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
+            (header::ETAG, tag),
+        ];
+        (status, headers, body).into_response()
+    }
+
+    fn tag(&self) -> HeaderValue {
+        let mut hasher = DefaultHasher::new();
+        self.bytes.hash(&mut hasher);
+        let tag = format!("\"{:016x}\"", hasher.finish());
+        HeaderValue::from_str(&tag).unwrap_or_else(|_| HeaderValue::from_static("\"\""))
+    }
+}

@@ -1,0 +1,105 @@
+//! Connections: HTTP/1.1 within bounds of number, size and time.
+//!
+//! No client holds up another: each connection is a task, and one that is idle, slow to ask or slow
+//! to read is closed.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::Semaphore;
+use tokio_io_timeout::TimeoutStream;
+
+/// Connections at a time; the next ones wait in the listener's queue.
+const CONNECTIONS: usize = 128;
+/// How long a request's head may take to arrive, and a connection be idle.
+const HEAD: Duration = Duration::from_secs(15);
+/// How long a client may read nothing of its answer.
+const UNREAD: Duration = Duration::from_secs(15);
+/// Bytes of a request's head.
+const HEAD_BYTES: usize = 16 << 10;
+/// Header fields of a request.
+const HEADER_FIELDS: usize = 64;
+/// Between two tries to accept, where the process has no more descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Where clients come from.
+#[derive(Debug)]
+pub enum Listener {
+    /// A Unix socket.
+    Unix(UnixListener),
+    /// A loopback address.
+    Tcp(TcpListener),
+}
+
+/// Serves connections for ever.
+pub async fn serve(listener: Listener, router: Router, connections: Connections) {
+    loop {
+        // The semaphore is never closed.
+        let Ok(place) = Arc::clone(&connections.0).acquire_owned().await else { return };
+        let router = router.clone();
+        match accept(&listener).await {
+            Ok(stream) => drop(tokio::spawn(async move {
+                stream.talk(router).await;
+                drop(place);
+            })),
+            Err(error) => {
+                tracing::debug!("accept: {error}");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+/// How many connections all listeners have together.
+#[derive(Clone, Debug)]
+pub struct Connections(Arc<Semaphore>);
+
+impl Default for Connections {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(CONNECTIONS)))
+    }
+}
+
+/// A client's connection.
+enum Connection {
+    Unix(tokio::net::UnixStream),
+    Tcp(tokio::net::TcpStream),
+}
+
+async fn accept(listener: &Listener) -> io::Result<Connection> {
+    match listener {
+        Listener::Unix(listener) => Ok(Connection::Unix(listener.accept().await?.0)),
+        Listener::Tcp(listener) => Ok(Connection::Tcp(listener.accept().await?.0)),
+    }
+}
+
+impl Connection {
+    async fn talk(self, router: Router) {
+        match self {
+            Self::Unix(stream) => talk(stream, router).await,
+            Self::Tcp(stream) => talk(stream, router).await,
+        }
+    }
+}
+
+async fn talk(stream: impl AsyncRead + AsyncWrite + 'static, router: Router) {
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(UNREAD));
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .max_buf_size(HEAD_BYTES)
+        .max_headers(HEADER_FIELDS)
+        .serve_connection(TokioIo::new(Box::pin(stream)), TowerToHyperService::new(router))
+        .await;
+    if let Err(error) = served {
+        tracing::debug!("connection: {error}");
+    }
+}

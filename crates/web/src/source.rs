@@ -1,0 +1,23 @@
+//! Where documents come from: the gateway of this network namespace, or one that tests make up.
+
+use uxfrm_control_client::stat;
+use uxfrm_status::protocol::{StatusAnswer, StatusRequest};
+
+/// GatewayAnswers requests of the status protocol.
+pub trait Source: Send + Sync + 'static {
+    /// Asks, and waits for the answer; called on threads that may wait.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn ask(&self, request: &StatusRequest) -> Result<StatusAnswer, stat::Error>;
+}
+
+/// The gateway of this process's network namespace, by its status socket.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Gateway;
+
+impl Source for Gateway {
+    fn ask(&self, request: &StatusRequest) -> Result<StatusAnswer, stat::Error> {
+        stat::ask(request)
+    }
+}
