@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::PossibleValuesParser};
 use uxfrm_bench::CaseFilter;
 use uxfrm_status::gateway::PeerFilter;
+use uxfrm_web_options::WebOptions;
 
 use crate::demo_case::CaseName;
 
@@ -101,6 +102,13 @@ pub(crate) enum Command {
     /// Exit code: 0 packets pass as large as uxfrm takes them for, 1 only smaller ones do, as a
     /// router drops larger ones without a word, 2 nobody answers.
     Probe(ProbeOptions),
+    /// Serve what the running gateway tells about itself by HTTP: for programs, Prometheus, a
+    /// browser.
+    ///
+    /// It can read and nothing else, and needs no privilege: the gateway answers members of
+    /// `[status] group`. Without options it listens on a Unix socket. `/api/v1/openapi.json`
+    /// describes what may be asked.
+    Web(WebOptions),
     /// List and change states and policies, as `ip xfrm` does; watch events; save and sync.
     ///
     /// `uxfrm xfrm save` prints all of them as lines, and `uxfrm xfrm sync FILE` makes them what

@@ -30,6 +30,7 @@ mod stat;
 mod status;
 mod tunnels;
 mod upgrade;
+mod web;
 mod why;
 mod xfrm;
 
@@ -96,6 +97,7 @@ const fn reads_keys(command: &Command) -> bool {
         | Command::Drops(_)
         | Command::Why(_)
         | Command::Probe(_)
+        | Command::Web(_)
         | Command::Exec(_)
         | Command::Demo(_)
         | Command::Bench(_)
@@ -126,6 +128,7 @@ fn execute(command: Command, supervisor: Option<u32>) -> anyhow::Result<ExitCode
         Command::Drops(options) => drops::execute(&options),
         Command::Why(options) => return why::execute(&options),
         Command::Probe(options) => return probe::execute(&options),
+        Command::Web(_) => web::execute(),
         Command::Exec(options) => exec::execute(&options),
         Command::Demo(options) => demo::execute(&options),
         Command::Bench(options) => bench::execute(&options),

@@ -5,7 +5,6 @@
 //! nobody could be asked.
 
 mod dropped;
-mod host;
 mod query;
 mod text;
 
@@ -45,28 +44,12 @@ fn explain(options: &WhyOptions) -> anyhow::Result<FlowExplanation> {
         None => query::parse(&options.words)?,
     };
     let mut explanation = stat::explain_flow(&query)?;
-    host::Host::read(&query, &explanation).add_to(&query, &mut explanation);
+    uxfrm_host_facts::complete(&query, &mut explanation);
     match dropped {
         Some(dropped) => dropped.tell(&mut explanation),
-        None => tell_what_stops_it(&mut explanation),
+        None => uxfrm_host_facts::tell_what_stops_it(&mut explanation),
     }
     Ok(explanation)
-}
-
-/// A packet that the kernel does not bring here, or not on, gets nowhere, whatever policies say.
-fn tell_what_stops_it(explanation: &mut FlowExplanation) {
-    let stopped = explanation.steps.iter().find(|step| step.result == StepResult::Fails);
-    match (explanation.outcome, stopped) {
-        (FlowOutcome::LeavesProtected | FlowOutcome::LeavesPlain, Some(step)) => {
-            explanation.verdict =
-                format!("does not get through ({}): else it {}", step.stage, explanation.verdict);
-        }
-        (FlowOutcome::ComesIn, Some(step)) => {
-            explanation.verdict =
-                format!("does not arrive ({}): else it {}", step.stage, explanation.verdict);
-        }
-        (_, None) | (FlowOutcome::Waits | FlowOutcome::Dropped, Some(_)) => {}
-    }
 }
 
 fn print(explanation: &FlowExplanation, options: &WhyOptions) -> anyhow::Result<()> {

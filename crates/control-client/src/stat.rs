@@ -178,10 +178,10 @@ fn answered(
 
 /// What to say of a gateway that was there and has not answered.
 fn unanswered(error: io::Error, patience: Duration) -> Error {
-    match error.kind() {
-        io::ErrorKind::WouldBlock => Error::Silent(patience),
-        _ => Error::WentAway(error),
+    if error.kind() == io::ErrorKind::WouldBlock {
+        return Error::Silent(patience);
     }
+    Error::WentAway(error)
 }
 
 /// Whether a gateway runs in this network namespace, whatever its control socket.
@@ -197,9 +197,11 @@ fn dial() -> Result<UnixStream, Error> {
         return Ok(server);
     }
     let name = UnixAddr::new_abstract(STAT_NAME).map_err(io::Error::from)?;
-    let server = dial_address(&name).map_err(|error| match error.kind() {
-        io::ErrorKind::WouldBlock => Error::Silent(ANSWER),
-        _ => Error::Absent(error),
+    let server = dial_address(&name).map_err(|error| {
+        if error.kind() == io::ErrorKind::WouldBlock {
+            return Error::Silent(ANSWER);
+        }
+        Error::Absent(error)
     })?;
     check_listener(&server).map_err(Error::Stranger)?;
     Ok(server)

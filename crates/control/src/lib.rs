@@ -21,3 +21,7 @@ mod sync;
 
 /// The abstract name of a gateway's status socket.
 pub const STAT_NAME: &[u8] = b"uxfrm/stat";
+
+/// The bit of a packet's mark by which the gateway leads it into its TUN. Conditions on marks never
+/// look at it.
+pub const DIVERTED: u32 = 0x0800_0000;

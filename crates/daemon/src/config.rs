@@ -31,8 +31,7 @@ pub use cache::Cache;
 pub use device::{DeviceSettings, LinkDownSetting};
 pub use error::Diagnostic;
 pub use inline::{By, Inline};
-pub use names::DIVERTED;
-pub(crate) use names::message_of_tun_name;
+pub(crate) use names::{DIVERTED, message_of_tun_name};
 pub use types::{Functions, Gather, GroupId, Mtu, RoutingTable, TunName, Workers};
 
 /// The whole file. Every section and every key may be left out.

@@ -8,27 +8,23 @@ use std::path::PathBuf;
 use clap::Args;
 
 /// Options of `uxfrm web`.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub struct WebOptions {
-    /// The Unix socket to listen on; with --listen, none unless this is given.
-    #[arg(
-        long,
-        value_name = "PATH",
-        default_value_if("listen", clap::builder::ArgPredicate::IsPresent, None),
-        default_value = "/run/uxfrm/web.sock"
-    )]
+    /// Listen on this Unix socket (mode 0660). Without, and without --listen and a socket of
+    /// systemd's: /run/uxfrm/web.sock.
+    #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 
     /// The group whose members may connect to the Unix socket, by name or number.
     #[arg(long, value_name = "GROUP")]
     pub group: Option<String>,
 
-    /// Listen on a loopback address as well, as in 127.0.0.1:8080; needs --token-file.
+    /// Listen on a loopback address, as 127.0.0.1:8080; needs --token-file.
     #[arg(long, value_name = "ADDRESS:PORT", requires = "token_file")]
     pub listen: Option<SocketAddr>,
 
-    /// A file with the token that each client has to know: 32 characters or more, and for others
-    /// than its owner and group not to be read.
+    /// A file with the token that clients have to know: one line of 32 characters or more, its mode
+    /// 0600 or 0640.
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 
@@ -37,7 +33,7 @@ pub struct WebOptions {
     #[arg(long, value_name = "NAME")]
     pub host: Vec<String>,
 
-    /// The user to become when root starts it.
-    #[arg(long, value_name = "USER", default_value = "uxfrm-web")]
-    pub user: String,
+    /// The user to become where root starts it; without, uxfrm-web.
+    #[arg(long, value_name = "USER")]
+    pub user: Option<String>,
 }

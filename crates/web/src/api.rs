@@ -18,7 +18,7 @@ use crate::answers::GatewayAnswers;
 use crate::openapi;
 use crate::problem::Problem;
 pub(crate) use flow::FlowParameters;
-use query::Query;
+pub(crate) use query::{NoParameters, Query};
 
 /// The routes.
 pub fn router() -> Router<GatewayAnswers> {
@@ -50,7 +50,7 @@ pub(crate) async fn status(
 ))]
 pub(crate) async fn counters(
     State(answers): State<GatewayAnswers>,
-    Query(query::Nothing {}): Query<query::Nothing>,
+    Query(NoParameters {}): Query<NoParameters>,
 ) -> Result<Response, Problem> {
     tell(answers, StatusRequest::Counters).await
 }

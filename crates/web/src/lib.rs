@@ -6,43 +6,61 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | [`access`] | `Host`, token, session |
 //! | [`source`] | where documents come from |
 //! | [`answers`] | answers for many clients at once: shared, bounded |
 //! | [`api`] | `/api/v1/…` |
+//! | [`events`] | `/api/v1/events`: what happens |
 //! | [`metrics`], [`page`] | `/metrics`, and the files of the page |
 //! | [`openapi`] | the description of all of it |
 //! | [`problem`] | what went wrong, as RFC 9457 |
-//! | [`server`] | connections, within bounds |
+//! | [`sockets`], [`server`] | listeners; connections, within bounds |
+//! | [`privileges`] | what is given up before it serves |
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod answers;
 pub mod api;
+pub mod events;
+mod headers;
+mod login;
 pub mod metrics;
 pub mod openapi;
 pub mod page;
+pub mod privileges;
 pub mod problem;
 pub mod server;
+pub mod sockets;
 pub mod source;
 
 use std::sync::Arc;
 
 use axum::Router;
+use axum::middleware::map_response;
 use axum::routing::get;
 
+use access::Access;
 use answers::GatewayAnswers;
 use problem::{Problem, ProblemKind};
 use source::Source;
 
 /// All routes, for documents of this source.
 pub fn router(source: Arc<dyn Source>) -> Router {
+    let answers = GatewayAnswers::new(source);
     Router::new()
+        .merge(events::router(&answers))
         .merge(api::router())
         .merge(metrics::router())
         .merge(page::router())
         .route("/healthz", get(async || "ok\n"))
         .fallback(async || not_found())
         .method_not_allowed_fallback(async || method_not_allowed())
-        .with_state(GatewayAnswers::new(source))
+        .with_state(answers)
+}
+
+/// Those routes behind what a listener asks of its clients.
+pub fn guarded(router: Router, access: &Arc<Access>) -> Router {
+    access.guard(router).layer(map_response(async |answer| headers::add(answer)))
 }
 
 fn not_found() -> Problem {

@@ -1,18 +1,27 @@
 //! The program behind `uxfrm web`.
+//!
+//! Sockets and the token are had first, then all privileges go, then threads begin.
 #![forbid(unsafe_code)]
 
-use std::net::TcpListener;
-use std::os::unix::net::UnixListener;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::Context as _;
 use clap::Parser;
+use sd_notify::NotifyState;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
+use uxfrm_web::access::{Access, AccessToken, KnownHosts};
+use uxfrm_web::privileges;
 use uxfrm_web::server::{Connections, Listener, serve};
+use uxfrm_web::sockets::OpenSockets;
 use uxfrm_web::source::Gateway;
 use uxfrm_web_options::WebOptions;
 
-/// An HTTP API of the running gateway.
+/// Threads that wait for the gateway or write JSON.
+const WAITING_THREADS: usize = 8;
+
+/// Serve what the running gateway tells about itself by HTTP.
 #[derive(Debug, Parser)]
 #[command(name = "uxfrm-web", bin_name = "uxfrm web", version)]
 struct Arguments {
@@ -22,38 +31,59 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let Arguments { options } = Arguments::parse();
+    tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .without_time()
+        .init();
     match run(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("uxfrm-web: {error:#}");
+            // An error on stderr itself can't be reported.
+            let _closed = writeln!(io::stderr(), "uxfrm-web: {error:#}");
             ExitCode::FAILURE
         }
     }
 }
 
 fn run(options: &WebOptions) -> anyhow::Result<()> {
-    let unix = options.socket.as_ref().map(|path| {
-        let _none = std::fs::remove_file(path);
-        UnixListener::bind(path).with_context(|| format!("can't listen at {}", path.display()))
-    });
-    let unix = unix.transpose()?;
-    let tcp = options.listen.map(TcpListener::bind).transpose()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let router = uxfrm_web::router(Arc::new(Gateway));
-        let connections = Connections::default();
-        let mut served = tokio::task::JoinSet::new();
-        if let Some(unix) = unix {
-            unix.set_nonblocking(true)?;
-            let listener = Listener::Unix(tokio::net::UnixListener::from_std(unix)?);
-            served.spawn(serve(listener, router.clone(), connections.clone()));
-        }
-        if let Some(tcp) = tcp {
-            tcp.set_nonblocking(true)?;
-            let listener = Listener::Tcp(tokio::net::TcpListener::from_std(tcp)?);
-            served.spawn(serve(listener, router, connections));
-        }
-        served.join_all().await;
-        Ok(())
-    })
+    let sockets = OpenSockets::open(options)?;
+    let token = options.token_file.as_deref().map(AccessToken::read).transpose()?.map(Arc::new);
+    let _confinement = privileges::give_up(options.user.as_deref())?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(WAITING_THREADS)
+        .build()?;
+    runtime.block_on(listen(options, sockets, token))
+}
+
+async fn listen(
+    options: &WebOptions,
+    sockets: OpenSockets,
+    token: Option<Arc<AccessToken>>,
+) -> anyhow::Result<()> {
+    let routes = uxfrm_web::router(Arc::new(Gateway));
+    let connections = Connections::default();
+    let mut served = JoinSet::new();
+    let mut add = |listener, hosts| {
+        let router = uxfrm_web::guarded(routes.clone(), &Access::new(hosts, token.clone()));
+        served.spawn(serve(listener, router, connections.clone()));
+    };
+    for unix in sockets.unix {
+        let listener = Listener::Unix(tokio::net::UnixListener::from_std(unix)?);
+        add(listener, KnownHosts::of_unix_socket(&options.host));
+    }
+    for tcp in sockets.tcp {
+        let hosts = KnownHosts::of_address(tcp.local_addr()?, &options.host);
+        add(Listener::Tcp(tokio::net::TcpListener::from_std(tcp)?), hosts);
+    }
+    let mut end = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let _not_under_systemd = sd_notify::notify(&[NotifyState::Ready]);
+    tracing::info!("listening");
+    tokio::select! {
+        _ended = end.recv() => {}
+        _ended = interrupt.recv() => {}
+    }
+    Ok(())
 }

@@ -3,6 +3,9 @@
 use utoipa::openapi::{RefOr, Response, ResponseBuilder, content::ContentBuilder};
 use utoipa::{IntoResponses, OpenApi, ToSchema as _};
 
+use uxfrm_status::drops::DropStatus;
+
+use crate::events::{ChangedTunnel, GatewayTurn, Heartbeat, MissedEvents};
 use crate::problem::Problem;
 
 #[derive(OpenApi)]
@@ -20,8 +23,9 @@ use crate::problem::Problem;
         crate::api::drop_tallies,
         crate::api::why,
         crate::api::document,
+        crate::events::events,
     ),
-    components(schemas(Problem))
+    components(schemas(Problem, DropStatus, ChangedTunnel, GatewayTurn, Heartbeat, MissedEvents))
 )]
 struct Document;
 

@@ -28,6 +28,9 @@ macro_rules! file {
     };
 }
 
+/// The page where a browser gives the token.
+static LOGIN: PageFile = file!("/login", "text/html; charset=utf-8", "login.html");
+
 /// All files.
 static FILES: &[PageFile] = &[file!("/", "text/html; charset=utf-8", "index.html")];
 
@@ -37,6 +40,16 @@ pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
         let serve = move |headers: HeaderMap| async move { file.answer(&headers) };
         router.route(file.path, get(serve))
     })
+}
+
+/// Whether there is such a file.
+pub(crate) fn has(path: &str) -> bool {
+    FILES.iter().any(|file| file.path == path)
+}
+
+/// The page where a browser gives the token.
+pub(crate) fn login() -> Response {
+    LOGIN.answer(&HeaderMap::new())
 }
 
 impl PageFile {

@@ -23,7 +23,7 @@ const LAYERS: &[&[&str]] = &[
     &["uxfrm-crypto", CLASSIFY],
     &["uxfrm-engine"],
     &["uxfrm-tunnel", "uxfrm-offload", "uxfrm-netlink"],
-    &["uxfrm-xfrm", "uxfrm-link", CONTROL_CLIENT],
+    &["uxfrm-xfrm", "uxfrm-link", CONTROL_CLIENT, HOST_FACTS],
     &["uxfrm-runtime", WEB],
     &["uxfrm"],
     &["uxfrm-daemon"],
@@ -35,7 +35,8 @@ const LAYERS: &[&[&str]] = &[
 const LAST_SANS_IO_LAYER: usize = 3;
 
 /// Crates split off for their users alone: each public item must be used outside of them.
-const SHARED: &[&str] = &[NETLINK_WIRE, CLASSIFY, CONTROL_CLIENT];
+const SHARED: &[&str] = &[NETLINK_WIRE, CLASSIFY, CONTROL_CLIENT, HOST_FACTS];
+const HOST_FACTS: &str = "uxfrm-host-facts";
 const CONTROL_CLIENT: &str = "uxfrm-control-client";
 const CLASSIFY: &str = "uxfrm-classify";
 const NETLINK_WIRE: &str = "uxfrm-netlink-wire";

@@ -1,8 +1,6 @@
 //! The interface name and the mark bit that are the gateway's own.
 
-/// The bit of a packet's mark by which it is led into the TUN. Conditions on marks never look at
-/// it.
-pub const DIVERTED: u32 = 0x0800_0000;
+pub(crate) use uxfrm_control::DIVERTED;
 
 /// Why its name is not a device's.
 pub(crate) fn message_of_tun_name(tun: &str) -> String {

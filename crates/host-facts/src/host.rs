@@ -2,23 +2,19 @@
 //! check of ways back.
 
 use std::fs;
+use std::io;
 use std::net::IpAddr;
 
-use uxfrm_daemon::config::DIVERTED;
-use uxfrm_io::rtnetlink::{RouteLookup, Rtnetlink};
+use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::SockaddrStorage;
+use uxfrm_control::DIVERTED;
 use uxfrm_status::explanation::{FlowExplanation, FlowOutcome, FlowQuery, FlowStep, StepResult};
 
-/// A route with its device's name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct NamedRoute {
-    device: String,
-    gateway: Option<IpAddr>,
-    mtu: u32,
-}
+use crate::route::{NamedRoute, RouteSocket};
 
 /// What was read of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Host {
+pub(crate) struct Host {
     /// Whether the packet's source is an address of this host.
     is_own_source: bool,
     /// The route of the packet as its sender has it.
@@ -27,8 +23,8 @@ pub(super) struct Host {
     diverted: Option<NamedRoute>,
     /// The route to the other gateway.
     peer: Option<NamedRoute>,
-    /// `ip_forward`, or `forwarding` for IPv6.
-    forwards: bool,
+    /// `ip_forward`, or `forwarding` for IPv6; `None` where it can't be read.
+    forwards: Option<bool>,
     /// The strictest `rp_filter` of IPv4 among all devices and the TUN.
     rp_filter: u8,
     /// The gateway's TUN; empty in inline mode.
@@ -36,29 +32,31 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// Reads what matters for this packet. What can't be read is left out.
-    pub(super) fn read(query: &FlowQuery, explanation: &FlowExplanation) -> Self {
-        let Ok(mut netlink) = Rtnetlink::open() else { return Self::default() };
-        let addresses = netlink.addresses().unwrap_or_default();
-        let is_own_source = addresses.iter().any(|one| one.prefix.address() == query.source);
+    /// Reads what matters for this packet.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked for routes or addresses.
+    pub(crate) fn read(query: &FlowQuery, explanation: &FlowExplanation) -> io::Result<Self> {
+        let routes = RouteSocket::open()?;
+        let is_own_source = has_address(query.source)?;
         let source = is_own_source.then_some(query.source);
         let peer = explanation.encapsulation.as_ref().map(|outer| outer.destination);
-        let plain = route(&mut netlink, source, query.destination, query.mark.unwrap_or(0));
-        let diverted = route(&mut netlink, source, query.destination, DIVERTED);
-        let peer = peer.and_then(|peer| route(&mut netlink, None, peer, 0));
+        let plain = routes.route(source, query.destination, query.mark.unwrap_or(0))?;
+        let diverted = routes.route(source, query.destination, DIVERTED)?;
+        let peer = peer.map(|peer| routes.route(None, peer, 0)).transpose()?.flatten();
         let tun = explanation.tun.clone();
         let (family, setting) = match query.destination {
             IpAddr::V4(_) => ("ipv4", "ip_forward"),
             IpAddr::V6(_) => ("ipv6", "conf/all/forwarding"),
         };
-        let forwards = number(&format!("{family}/{setting}")) != 0;
+        let forwards = number(&format!("{family}/{setting}")).map(|number| number != 0);
         let filters = ["all", &tun].map(|device| number(&format!("ipv4/conf/{device}/rp_filter")));
-        let rp_filter = filters.into_iter().max().unwrap_or_default();
-        Self { is_own_source, plain, diverted, peer, forwards, rp_filter, tun }
+        let rp_filter = filters.into_iter().flatten().max().unwrap_or_default();
+        Ok(Self { is_own_source, plain, diverted, peer, forwards, rp_filter, tun })
     }
 
     /// Adds steps for what was read to those of the gateway.
-    pub(super) fn add_to(&self, query: &FlowQuery, explanation: &mut FlowExplanation) {
+    pub(crate) fn add_to(&self, query: &FlowQuery, explanation: &mut FlowExplanation) {
         match explanation.outcome {
             FlowOutcome::LeavesPlain => self.add_plain(explanation),
             FlowOutcome::LeavesProtected | FlowOutcome::Waits => self.add_outbound(explanation),
@@ -125,11 +123,29 @@ impl Host {
 
     /// A packet of another host has to be forwarded to come to the gateway.
     fn add_forwarding(&self, explanation: &mut FlowExplanation) {
-        if !self.is_own_source && !self.forwards {
-            explanation.steps.push(forwarding_is_off(
+        if !self.is_own_source {
+            self.add_setting(
                 "the source is no address of this host, and the kernel forwards nothing",
-                &explanation.flow,
-            ));
+                explanation,
+            );
+        }
+    }
+
+    /// A packet that is to be forwarded, and may not be.
+    fn add_setting(&self, text: &str, explanation: &mut FlowExplanation) {
+        let setting = forwarding_setting(&explanation.flow);
+        match self.forwards {
+            Some(true) => {}
+            Some(false) => explanation.steps.push(
+                FlowStep::new("forward", format!("{text}: {setting} is 0"))
+                    .with_result(StepResult::Fails)
+                    .with_notes(vec![format!("sysctl -w {setting}=1")]),
+            ),
+            None => explanation.steps.push(
+                FlowStep::new("forward", format!("{setting} can't be read here"))
+                    .with_result(StepResult::Doubtful)
+                    .with_notes(vec![format!("it must be 1: sysctl {setting}")]),
+            ),
         }
     }
 
@@ -148,9 +164,9 @@ impl Host {
 
     /// What came in has to be delivered, or forwarded.
     fn add_inbound(&self, query: &FlowQuery, explanation: &mut FlowExplanation) {
-        if explanation.direction == "fwd" && !self.forwards {
+        if explanation.direction == "fwd" {
             let text = format!("{} is no address of this host", query.destination);
-            explanation.steps.push(forwarding_is_off(&text, &explanation.flow));
+            self.add_setting(&text, explanation);
         }
         if query.destination.is_ipv4() && self.rp_filter == 1 {
             explanation.steps.push(
@@ -177,14 +193,11 @@ impl Host {
     }
 }
 
-fn forwarding_is_off(text: &str, flow: &str) -> FlowStep {
-    let setting = match flow.starts_with('[') || flow.contains("::") {
+fn forwarding_setting(flow: &str) -> &'static str {
+    match flow.starts_with('[') || flow.contains("::") {
         true => "net.ipv6.conf.all.forwarding",
         false => "net.ipv4.ip_forward",
-    };
-    FlowStep::new("forward", format!("{text}: {setting} is 0"))
-        .with_result(StepResult::Fails)
-        .with_notes(vec![format!("sysctl -w {setting}=1")])
+    }
 }
 
 fn no_route() -> FlowStep {
@@ -197,21 +210,19 @@ fn words(route: &NamedRoute) -> String {
     format!("dev {}{via}", route.device)
 }
 
-fn route(
-    netlink: &mut Rtnetlink,
-    source: Option<IpAddr>,
-    destination: IpAddr,
-    mark: u32,
-) -> Option<NamedRoute> {
-    let RouteLookup { link, gateway, mtu, .. } =
-        netlink.route_between(source, destination, mark).ok()?;
-    let link = netlink.link_of_index(link).ok()?;
-    let mtu = if mtu == 0 { link.mtu } else { mtu };
-    Some(NamedRoute { device: link.name, gateway, mtu })
+/// Whether an address is one of this host's.
+fn has_address(address: IpAddr) -> io::Result<bool> {
+    let own = getifaddrs()?.filter_map(|one| one.address);
+    Ok(own.filter_map(|own| ip(&own)).any(|own| own == address))
 }
 
-/// 0 where there is no such setting.
-fn number(setting: &str) -> u8 {
+fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
+    let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+    v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
+}
+
+/// `None` where there is no such setting, or it can't be read.
+fn number(setting: &str) -> Option<u8> {
     let text = fs::read_to_string(format!("/proc/sys/net/{setting}")).ok();
-    text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    text.and_then(|text| text.trim().parse().ok())
 }

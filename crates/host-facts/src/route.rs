@@ -1,0 +1,132 @@
+//! The kernel's routes, for single packets.
+
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+
+use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType,
+};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use nix::errno::Errno;
+use nix::net::if_::if_indextoname;
+
+/// A route with its device's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NamedRoute {
+    pub(crate) device: String,
+    pub(crate) gateway: Option<IpAddr>,
+    /// In bytes, of the route or of its device; 0 where neither tells.
+    pub(crate) mtu: u32,
+}
+
+/// Asks the kernel for the routes of packets.
+pub(crate) struct RouteSocket(Socket);
+
+impl RouteSocket {
+    pub(crate) fn open() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        Ok(Self(socket))
+    }
+
+    /// The route of a packet from the host's address `source`, if given; `None` without any.
+    pub(crate) fn route(
+        &self,
+        source: Option<IpAddr>,
+        destination: IpAddr,
+        mark: u32,
+    ) -> io::Result<Option<NamedRoute>> {
+        self.0.send(&request(source, destination, mark), 0)?;
+        let (datagram, _kernel) = self.0.recv_from_full()?;
+        let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&datagram)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+        let payload = answer.payload;
+        if let NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(message)) = &payload {
+            return Ok(named(message));
+        }
+        let NetlinkPayload::Error(error) = payload else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
+        no_route(error.to_io())
+    }
+}
+
+/// Of errors only those that speak of the route itself are answers.
+fn no_route(error: io::Error) -> io::Result<Option<NamedRoute>> {
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    match errno {
+        Some(
+            Errno::ENETUNREACH
+            | Errno::EHOSTUNREACH
+            | Errno::EACCES
+            | Errno::EINVAL
+            | Errno::EAGAIN,
+        ) => Ok(None),
+        Some(_) | None => Err(error),
+    }
+}
+
+fn request(source: Option<IpAddr>, destination: IpAddr, mark: u32) -> Vec<u8> {
+    let bits = |address: IpAddr| if address.is_ipv4() { 32 } else { 128 };
+    let mut message = RouteMessage::default();
+    message.header.address_family = destination.into();
+    message.header.destination_prefix_length = bits(destination);
+    message.attributes.push(RouteAttribute::Destination(destination.into()));
+    if let Some(source) = source {
+        message.header.source_prefix_length = bits(source);
+        message.attributes.push(RouteAttribute::Source(source.into()));
+    }
+    if mark != 0 {
+        message.attributes.push(RouteAttribute::Mark(mark));
+    }
+    let mut header = NetlinkHeader::default();
+    header.flags = NLM_F_REQUEST;
+    let message = RouteNetlinkMessage::GetRoute(message);
+    let mut message = NetlinkMessage::new(header, NetlinkPayload::from(message));
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    bytes
+}
+
+fn named(message: &RouteMessage) -> Option<NamedRoute> {
+    if matches!(message.header.kind, RouteType::Unreachable | RouteType::BlackHole) {
+        return None;
+    }
+    let (mut link, mut gateway, mut mtu) = (None, None, None);
+    for attribute in &message.attributes {
+        if let RouteAttribute::Oif(index) = attribute {
+            link = Some(*index);
+        } else if let RouteAttribute::Gateway(address) = attribute {
+            gateway = ip(address);
+        } else if let RouteAttribute::Metrics(metrics) = attribute {
+            mtu = metrics.iter().find_map(mtu_of);
+        }
+    }
+    let device = if_indextoname(link?).ok()?.into_string().ok()?;
+    let mtu = mtu.unwrap_or_else(|| device_mtu(&device));
+    Some(NamedRoute { device, gateway, mtu })
+}
+
+fn ip(address: &RouteAddress) -> Option<IpAddr> {
+    if let RouteAddress::Inet(v4) = address {
+        Some(IpAddr::V4(*v4))
+    } else if let RouteAddress::Inet6(v6) = address {
+        Some(IpAddr::V6(*v6))
+    } else {
+        None
+    }
+}
+
+fn mtu_of(metric: &RouteMetric) -> Option<u32> {
+    if let RouteMetric::Mtu(mtu) = metric { Some(*mtu) } else { None }
+}
+
+fn device_mtu(device: &str) -> u32 {
+    let text = fs::read_to_string(format!("/sys/class/net/{device}/mtu")).ok();
+    text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}

@@ -1,0 +1,107 @@
+//! Who may ask: `Host`, token, session.
+//!
+//! A browser on this machine may be told by any page to ask here. So `Host` has to name this server
+//! (DNS rebinding), no other origin is let in, and over TCP, which has no file mode, every request
+//! that gets anything has the token: as `Authorization: Bearer`, or as the session's cookie that
+//! `POST /login` gives for it. A session ends after twelve hours, or with the process.
+
+mod host;
+mod session;
+mod token;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, Uri, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse as _, Redirect, Response};
+
+pub use host::KnownHosts;
+pub(crate) use session::{COOKIE, Sessions};
+pub use token::{AccessToken, TokenError};
+
+use crate::login;
+use crate::page;
+use crate::problem::{Problem, ProblemKind};
+
+/// What a listener asks of its clients.
+#[derive(Debug)]
+pub struct Access {
+    hosts: KnownHosts,
+    token: Option<Arc<AccessToken>>,
+    sessions: Sessions,
+}
+
+impl Access {
+    /// Clients have to know one of these names and, if there is one, the token.
+    #[must_use]
+    pub fn new(hosts: KnownHosts, token: Option<Arc<AccessToken>>) -> Arc<Self> {
+        Arc::new(Self { hosts, token, sessions: Sessions::default() })
+    }
+
+    /// Puts the check before all routes of a router, and the login beside them if there is a token.
+    pub fn guard(self: &Arc<Self>, router: Router) -> Router {
+        let router = match self.token {
+            Some(_) => router.merge(login::router(Arc::clone(self))),
+            None => router,
+        };
+        router.layer(middleware::from_fn_with_state(Arc::clone(self), check))
+    }
+
+    /// A new session's cookie, for who knows the token.
+    pub(crate) fn log_in(&self, token: &str) -> Option<HeaderValue> {
+        let is_right = self.token.as_ref().is_some_and(|own| own.matches(token.as_bytes()));
+        is_right.then(|| self.sessions.begin()).flatten()
+    }
+
+    fn lets_in(&self, request: &Request) -> bool {
+        let Some(token) = &self.token else { return true };
+        let headers = request.headers();
+        let bearer = headers.get(header::AUTHORIZATION).and_then(bearer);
+        if let Some(bearer) = bearer {
+            return token.matches(bearer);
+        }
+        let cookies = headers.get_all(header::COOKIE);
+        cookies.into_iter().filter_map(|value| value.to_str().ok()).any(|text| self.knows(text))
+    }
+
+    fn knows(&self, cookies: &str) -> bool {
+        let pairs = cookies.split(';').filter_map(|pair| pair.trim().split_once('='));
+        pairs.filter(|(name, _)| *name == COOKIE).any(|(_, value)| self.sessions.has(value))
+    }
+}
+
+/// What follows `Bearer`, whose case does not matter.
+fn bearer(value: &HeaderValue) -> Option<&[u8]> {
+    const SCHEME: &[u8] = b"bearer ";
+    let (scheme, token) = value.as_bytes().split_at_checked(SCHEME.len())?;
+    scheme.eq_ignore_ascii_case(SCHEME).then(|| token.trim_ascii())
+}
+
+async fn check(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
+    if let Err(problem) = access.hosts.check(&request) {
+        return problem.into_response();
+    }
+    if access.lets_in(&request) || is_public(request.uri()) {
+        return next.run(request).await;
+    }
+    if request.uri().path() == "/" {
+        return Redirect::to("/login").into_response();
+    }
+    let problem = Problem::new(
+        ProblemKind::Unauthorized,
+        "the request has no token, or a wrong one",
+        "Authorization: Bearer TOKEN, with the token of --token-file; browsers log in at /login",
+    );
+    let mut answer = problem.into_response();
+    let scheme = HeaderValue::from_static("Bearer realm=\"uxfrm\"");
+    answer.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
+    answer
+}
+
+/// What says nothing about the gateway.
+fn is_public(uri: &Uri) -> bool {
+    let path = uri.path();
+    ["/healthz", "/login"].contains(&path) || (path != "/" && page::has(path))
+}

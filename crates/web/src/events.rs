@@ -1,0 +1,131 @@
+//! `GET /api/v1/events`: server-sent events about drops and tunnels.
+//!
+//! One task asks the gateway for all who listen, and only while somebody does. A listener that is
+//! too slow misses events and is told how many; nobody waits for it.
+
+mod change;
+mod watch;
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::response::Sse;
+use axum::response::sse::Event;
+use axum::routing::get;
+use futures_util::{Stream, stream};
+use serde::Serialize;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
+use tokio::task::JoinHandle;
+
+use crate::answers::GatewayAnswers;
+use crate::api::{NoParameters, Query};
+use crate::problem::{Problem, ProblemKind};
+pub use change::{ChangedTunnel, GatewayTurn, Heartbeat, MissedEvents, TurnKind};
+pub use watch::{GatewayNews, TunnelWatch};
+
+/// Streams at a time.
+const STREAMS: usize = 16;
+/// Events that a listener may be behind.
+const BEHIND: usize = 2048;
+/// How long a browser waits before it comes again.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// What happens, for all who listen.
+#[derive(Clone, Debug)]
+pub(crate) struct Happenings {
+    answers: GatewayAnswers,
+    sender: broadcast::Sender<Message>,
+    places: Arc<Semaphore>,
+    watcher: Arc<Mutex<Option<JoinHandle<()>>>>,
+}
+
+/// One event, written.
+#[derive(Clone, Debug)]
+pub(crate) struct Message {
+    name: &'static str,
+    id: Option<u64>,
+    data: Arc<str>,
+}
+
+/// The route.
+pub(crate) fn router(answers: &GatewayAnswers) -> Router<GatewayAnswers> {
+    let happenings = Happenings::new(answers.clone());
+    let listen = move |Query(NoParameters {})| {
+        let stream = happenings.listen();
+        async { stream }
+    };
+    Router::new().route("/api/v1/events", get(listen))
+}
+
+/// What happens, as server-sent events; the data of each is JSON.
+///
+/// `drop`: a packet was dropped (`DropStatus`; the event's id is its number). `tunnel`: the health
+/// of a tunnel changed (`ChangedTunnel`). `gateway`: it went, came, or was replaced
+/// (`GatewayTurn`). `heartbeat`: each five seconds (`Heartbeat`). `missed`: the listener was too
+/// slow for so many events (`MissedEvents`).
+#[utoipa::path(get, path = "/api/v1/events", tag = "gateway", responses(
+    (status = 200, description = "Events, until the client goes", content_type = "text/event-stream", body = String),
+    crate::openapi::Problems
+))]
+#[expect(dead_code, reason = "for the OpenAPI document alone; the route has its state in itself")]
+pub(crate) fn events() {}
+
+impl Message {
+    fn new(name: &'static str, data: &impl Serialize) -> Self {
+        // Maps have text as keys, the only thing that could fail.
+        let data = serde_json::to_string(data).unwrap_or_default();
+        Self { name, id: None, data: data.into() }
+    }
+
+    fn event(self) -> Event {
+        let event = Event::default().event(self.name).data(self.data);
+        match self.id {
+            Some(id) => event.id(id.to_string()),
+            None => event,
+        }
+    }
+}
+
+impl Happenings {
+    fn new(answers: GatewayAnswers) -> Self {
+        let (sender, _receiver) = broadcast::channel(BEHIND);
+        let places = Arc::new(Semaphore::new(STREAMS));
+        Self { answers, sender, places, watcher: Arc::default() }
+    }
+
+    fn listen(
+        &self,
+    ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>> + use<>>, Problem> {
+        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_full| {
+            let detail = format!("{STREAMS} clients listen to events");
+            Problem::new(ProblemKind::Busy, detail, "ask /api/v1/drops?from=… now and then")
+        })?;
+        let receiver = self.sender.subscribe();
+        self.watch();
+        let greeting = stream::iter([Ok(Event::default().retry(RETRY).comment("uxfrm"))]);
+        let messages = stream::unfold((receiver, place), next);
+        Ok(Sse::new(stream::StreamExt::chain(greeting, messages)))
+    }
+
+    /// Has a task ask the gateway, if none does.
+    fn watch(&self) {
+        let mut watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner);
+        if watcher.as_ref().is_none_or(JoinHandle::is_finished) {
+            *watcher = Some(tokio::spawn(watch::watch(self.answers.clone(), self.sender.clone())));
+        }
+    }
+}
+
+type Listening = (broadcast::Receiver<Message>, OwnedSemaphorePermit);
+
+async fn next((mut receiver, place): Listening) -> Option<(Result<Event, Infallible>, Listening)> {
+    let message = match receiver.recv().await {
+        Ok(message) => message,
+        Err(RecvError::Lagged(events)) => Message::new("missed", &MissedEvents { events }),
+        Err(RecvError::Closed) => return None,
+    };
+    Some((Ok(message.event()), (receiver, place)))
+}

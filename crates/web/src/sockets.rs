@@ -1,0 +1,182 @@
+//! Sockets to listen on: those that systemd hands over (`LISTEN_FDS`), a Unix socket, a loopback
+//! address. Opened before privileges are given up.
+
+use std::fs;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, chown};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail, ensure};
+use listenfd::ListenFd;
+use nix::sys::stat::{Mode, umask};
+use nix::unistd::{Gid, Group};
+use uxfrm_web_options::WebOptions;
+
+/// Where it listens, if no option says so.
+const SOCKET: &str = "/run/uxfrm/web.sock";
+/// For owner and group.
+const MODE: u32 = 0o660;
+
+/// Sockets that are open.
+#[derive(Debug, Default)]
+pub struct OpenSockets {
+    /// Unix sockets.
+    pub unix: Vec<UnixListener>,
+    /// Loopback addresses.
+    pub tcp: Vec<TcpListener>,
+}
+
+impl OpenSockets {
+    /// Opens what the options name, and takes what systemd hands over.
+    ///
+    /// # Errors
+    /// What can't be opened, or may not.
+    pub fn open(options: &WebOptions) -> anyhow::Result<Self> {
+        let mut sockets = Self::handed_over()?;
+        let is_handed_over = !sockets.unix.is_empty() || !sockets.tcp.is_empty();
+        sockets.tcp.extend(options.listen.map(bind_address).transpose()?);
+        let path = match &options.socket {
+            Some(path) => Some(path.clone()),
+            None if is_handed_over || options.listen.is_some() => None,
+            None => Some(PathBuf::from(SOCKET)),
+        };
+        let group = options.group.as_deref();
+        sockets.unix.extend(path.map(|path| bind_path(&path, group)).transpose()?);
+        let has_token = options.token_file.is_some();
+        ensure!(
+            sockets.tcp.is_empty() || has_token,
+            "whoever is on this host reaches a TCP port: say --token-file FILE (openssl rand -hex 32 >FILE)"
+        );
+        for listener in &sockets.tcp {
+            ensure_loopback(listener.local_addr()?)?;
+            listener.set_nonblocking(true)?;
+        }
+        sockets.unix.iter().try_for_each(|listener| listener.set_nonblocking(true))?;
+        Ok(sockets)
+    }
+
+    fn handed_over() -> anyhow::Result<Self> {
+        let mut handed = ListenFd::from_env();
+        let mut sockets = Self::default();
+        for index in 0..handed.len() {
+            if let Ok(Some(listener)) = handed.take_unix_listener(index) {
+                sockets.unix.push(listener);
+            } else if let Ok(Some(listener)) = handed.take_tcp_listener(index) {
+                sockets.tcp.push(listener);
+            } else {
+                bail!("systemd hands over a socket that is neither a Unix nor a TCP listener");
+            }
+        }
+        Ok(sockets)
+    }
+}
+
+fn ensure_loopback(address: SocketAddr) -> anyhow::Result<()> {
+    ensure!(
+        address.ip().is_loopback(),
+        "{address} is no loopback address: listen on 127.0.0.1 or [::1], and put a proxy with TLS in front"
+    );
+    Ok(())
+}
+
+fn bind_address(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    ensure_loopback(address)?;
+    TcpListener::bind(address).with_context(|| format!("can't listen on {address}"))
+}
+
+fn bind_path(path: &Path, group: Option<&str>) -> anyhow::Result<UnixListener> {
+    let group = group.map(group_id).transpose()?;
+    remove_stale(path)?;
+    // Nobody may connect before the group is set.
+    let old = umask(Mode::from_bits_truncate(0o777));
+    let bound = UnixListener::bind(path);
+    umask(old);
+    let listener = bound.map_err(|error| explain(path, error))?;
+    if let Some(group) = group {
+        chown(path, None, Some(group.as_raw()))
+            .with_context(|| format!("can't give {} to the group", path.display()))?;
+    }
+    fs::set_permissions(path, fs::Permissions::from_mode(MODE))
+        .with_context(|| format!("can't set the mode of {}", path.display()))?;
+    Ok(listener)
+}
+
+fn explain(path: &Path, error: io::Error) -> anyhow::Error {
+    let what = format!("can't listen at {}", path.display());
+    let next = if error.kind() == io::ErrorKind::NotFound {
+        ": its directory is missing (the package's tmpfiles make it)"
+    } else if error.kind() == io::ErrorKind::PermissionDenied {
+        ": uxfrm-web.socket hands it over, root may open it, or name another by --socket PATH"
+    } else {
+        ""
+    };
+    anyhow::Error::new(error).context(what + next)
+}
+
+/// Removes the socket of one that has ended.
+fn remove_stale(path: &Path) -> anyhow::Result<()> {
+    let Ok(there) = fs::symlink_metadata(path) else { return Ok(()) };
+    ensure!(there.file_type().is_socket(), "{} is there, and no socket", path.display());
+    ensure!(UnixStream::connect(path).is_err(), "another uxfrm-web listens at {}", path.display());
+    fs::remove_file(path).with_context(|| format!("can't remove the old {}", path.display()))
+}
+
+fn group_id(name: &str) -> anyhow::Result<Gid> {
+    if let Ok(number) = name.parse() {
+        return Ok(Gid::from_raw(number));
+    }
+    let group = Group::from_name(name).context("can't read /etc/group")?;
+    group.map(|group| group.gid).with_context(|| format!("no group {name}: groupadd {name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use super::*;
+
+    fn options() -> WebOptions {
+        WebOptions::default()
+    }
+
+    #[test]
+    fn address_has_to_be_loopback_and_to_have_a_token() {
+        let token = Some(PathBuf::from("/token"));
+        for (address, token_file, says) in [
+            ("0.0.0.0:0", token.clone(), "no loopback address"),
+            ("192.0.2.1:0", token.clone(), "no loopback address"),
+            ("[::]:0", token.clone(), "no loopback address"),
+            ("127.0.0.1:0", None, "--token-file"),
+        ] {
+            let listen = Some(address.parse().unwrap());
+            let error = OpenSockets::open(&WebOptions { listen, token_file, ..options() });
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains(says), "{address}: {error}");
+        }
+        let listen = Some("127.0.0.1:0".parse().unwrap());
+        let open = OpenSockets::open(&WebOptions { listen, token_file: token, ..options() });
+        let open = open.unwrap();
+        assert_eq!((open.unix.len(), open.tcp.len()), (0, 1));
+    }
+
+    #[test]
+    fn socket_is_its_groups_and_replaces_a_stale_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("web.sock");
+        let options = WebOptions { socket: Some(path.clone()), ..options() };
+        let first = OpenSockets::open(&options).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, MODE);
+        let error = OpenSockets::open(&options).unwrap_err().to_string();
+        assert!(error.contains("another uxfrm-web listens"), "{error}");
+        drop(first);
+        OpenSockets::open(&options).unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "kept").unwrap();
+        assert!(OpenSockets::open(&options).unwrap_err().to_string().contains("no socket"));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "kept");
+        let unknown = WebOptions { group: Some("no-such-group".to_owned()), ..options };
+        assert!(OpenSockets::open(&unknown).unwrap_err().to_string().contains("groupadd"));
+    }
+}
