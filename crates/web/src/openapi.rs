@@ -3,7 +3,8 @@
 use utoipa::openapi::{RefOr, Response, ResponseBuilder, content::ContentBuilder};
 use utoipa::{IntoResponses, OpenApi, ToSchema as _};
 
-use uxfrm_status::drops::DropStatus;
+use uxfrm_status::drops::{DropScope, DropStatus};
+use uxfrm_status::explanation::FlowWay;
 
 use crate::events::{ChangedTunnel, GatewayTurn, Heartbeat, MissedEvents};
 use crate::problem::Problem;
@@ -25,7 +26,16 @@ use crate::problem::Problem;
         crate::api::document,
         crate::events::events,
     ),
-    components(schemas(Problem, DropStatus, ChangedTunnel, GatewayTurn, Heartbeat, MissedEvents))
+    components(schemas(
+        Problem,
+        DropScope,
+        DropStatus,
+        FlowWay,
+        ChangedTunnel,
+        GatewayTurn,
+        Heartbeat,
+        MissedEvents,
+    ))
 )]
 struct Document;
 

@@ -4,13 +4,17 @@
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
 use listenfd::ListenFd;
-use nix::sys::stat::{Mode, umask};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
+};
+use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::{Gid, Group};
 use uxfrm_web_options::WebOptions;
 
@@ -89,11 +93,7 @@ fn bind_address(address: SocketAddr) -> anyhow::Result<TcpListener> {
 fn bind_path(path: &Path, group: Option<&str>) -> anyhow::Result<UnixListener> {
     let group = group.map(group_id).transpose()?;
     remove_stale(path)?;
-    // Nobody may connect before the group is set.
-    let old = umask(Mode::from_bits_truncate(0o777));
-    let bound = UnixListener::bind(path);
-    umask(old);
-    let listener = bound.map_err(|error| explain(path, error))?;
+    let listener = listen_at(path).map_err(|error| explain(path, error))?;
     if let Some(group) = group {
         chown(path, None, Some(group.as_raw()))
             .with_context(|| format!("can't give {} to the group", path.display()))?;
@@ -101,6 +101,16 @@ fn bind_path(path: &Path, group: Option<&str>) -> anyhow::Result<UnixListener> {
     fs::set_permissions(path, fs::Permissions::from_mode(MODE))
         .with_context(|| format!("can't set the mode of {}", path.display()))?;
     Ok(listener)
+}
+
+/// A listener that nobody may connect to yet: the socket's mode is that of its file.
+fn listen_at(path: &Path) -> io::Result<UnixListener> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    fchmod(&socket, Mode::empty())?;
+    bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    listen(&socket, Backlog::MAXCONN)?;
+    Ok(socket.into())
 }
 
 fn explain(path: &Path, error: io::Error) -> anyhow::Error {

@@ -1,0 +1,8 @@
+//! Requests to the routes, without a network: the gateway is made up.
+#![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
+
+mod documents;
+mod events;
+mod fake;
+mod refusals;
+mod sharing;

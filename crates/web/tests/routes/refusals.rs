@@ -1,0 +1,184 @@
+//! What is refused, and what is said of it.
+
+use std::io;
+use std::time::Duration;
+
+use axum::body::Body;
+use uxfrm_control_client::stat;
+use uxfrm_status::protocol::RequestRefusal;
+
+use crate::fake::{FakeGateway, TOKEN, Told, ask, get, open, request, with_token};
+
+const LOCAL: (&str, &str) = ("host", "127.0.0.1:8080");
+
+/// A refusal is a problem with all its fields.
+fn assert_problem(told: &Told, status: u16, says: &str, about: &str) {
+    let text = String::from_utf8_lossy(&told.body);
+    assert_eq!(told.status.as_u16(), status, "{about}: {text}");
+    assert_eq!(told.header("content-type"), "application/problem+json", "{about}");
+    let problem = told.json();
+    assert_eq!(problem["status"], status, "{about}");
+    for field in ["type", "title", "detail", "next"] {
+        assert!(problem[field].as_str().is_some_and(|text| !text.is_empty()), "{about}: {text}");
+    }
+    assert!(text.contains(says), "{about}: {text}");
+}
+
+#[tokio::test]
+async fn wrong_parameters_are_named() {
+    let gateway = FakeGateway::well();
+    for (path, says) in [
+        ("status?limit=x", "limit: "),
+        ("status?limit=-1", "limit: "),
+        ("status?peer=nonsense", "neither an IP address nor a prefix"),
+        ("status?colour=red", "unknown field `colour`, expected one of `peer`, `limit`, `after`"),
+        ("status?limit=1&limit=2", "duplicate field `limit`"),
+        ("counters?all=1", "unknown field `all`"),
+        ("drops?from=x", "from: "),
+        ("drop-tallies", "missing field `by`"),
+        ("drop-tallies?by=colour", "expected one of `sa`, `policy`, `device`"),
+        ("why", "missing field `source`"),
+        ("why?source=10.0.0.1", "missing field `destination`"),
+        ("why?source=x&destination=10.0.0.1", "source: invalid IP address"),
+        ("why?source=10.0.0.1&destination=::1", "different families"),
+        ("why?source=10.0.0.1&destination=10.0.0.2&protocol=256", "protocol: "),
+        ("why?source=10.0.0.1&destination=10.0.0.2&source_port=65536", "source_port: "),
+        ("why?source=10.0.0.1&destination=10.0.0.2&mark=x", "mark: \\\"x\\\" is no number"),
+        ("why?source=10.0.0.1&destination=10.0.0.2&spi=0x1ffffffff", "is no number of 32 bits"),
+        ("why?source=10.0.0.1&destination=10.0.0.2&way=up", "expected `out` or `in`"),
+        ("why?source=10.0.0.1&destination=10.0.0.2&spi=1&way=out", "comes in"),
+        ("why?source=10.0.0.1&destination=10.0.0.2&esp_source=10.0.0.3", "say its spi"),
+        ("events?from=1", "unknown field `from`"),
+    ] {
+        let told = ask(&open(&gateway), get(&format!("/api/v1/{path}"))).await;
+        assert_problem(&told, 400, says, path);
+    }
+    assert!(gateway.asked.lock().unwrap().is_empty(), "the gateway is not troubled");
+}
+
+#[tokio::test]
+async fn other_paths_methods_and_hosts_are_refused() {
+    let gateway = FakeGateway::well();
+    let host = ("host", "localhost");
+    for (method, path, fields, status) in [
+        ("GET", "/nothing", &[host][..], 404),
+        ("GET", "/api/v2/status", &[host], 404),
+        ("GET", "/api/v1/status/", &[host], 404),
+        ("GET", "/../etc/passwd", &[host], 404),
+        ("GET", "/login", &[host], 404),
+        ("POST", "/api/v1/status", &[host], 405),
+        ("DELETE", "/api/v1/status", &[host], 405),
+        ("OPTIONS", "/api/v1/status", &[host], 405),
+        ("PUT", "/", &[host], 405),
+        ("GET", "/api/v1/status", &[], 421),
+        ("GET", "/api/v1/status", &[host, host], 421),
+        ("GET", "/api/v1/status", &[("host", "evil.example")], 421),
+        ("GET", "/healthz", &[("host", "evil.example")], 421),
+        ("GET", "http://evil.example/api/v1/status", &[host], 421),
+    ] {
+        let told = ask(&open(&gateway), request(method, path, fields)).await;
+        assert_problem(&told, status, "next", &format!("{method} {path} {fields:?}"));
+    }
+    assert!(gateway.asked.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn without_the_token_nothing_is_told() {
+    let gateway = FakeGateway::well();
+    let router = with_token(&gateway);
+    let wrong = format!("Bearer {}", TOKEN.replace('0', "1"));
+    let short = format!("Bearer {}", &TOKEN[1..]);
+    let basic = format!("Basic {TOKEN}");
+    for field in [
+        ("x-none", ""),
+        ("authorization", ""),
+        ("authorization", "Bearer"),
+        ("authorization", "Bearer "),
+        ("authorization", &wrong),
+        ("authorization", &short),
+        ("authorization", &basic),
+        ("cookie", "uxfrm-session="),
+        ("cookie", "uxfrm-session=0123456789abcdef"),
+        ("cookie", &format!("uxfrm-session={TOKEN}")),
+    ] {
+        for path in ["/api/v1/status", "/api/v1/events", "/api/v1/openapi.json", "/metrics", "/x"] {
+            let told = ask(&router, request("GET", path, &[LOCAL, field])).await;
+            assert_problem(&told, 401, "Bearer TOKEN", &format!("{path} {field:?}"));
+            assert_eq!(told.header("www-authenticate"), "Bearer realm=\"uxfrm\"");
+        }
+    }
+    assert!(gateway.asked.lock().unwrap().is_empty());
+    let right = format!("bearer {TOKEN}");
+    let told = ask(&router, request("GET", "/api/v1/status", &[LOCAL, ("authorization", &right)]));
+    assert_eq!(told.await.status, 200);
+    let told = ask(&router, request("GET", "/healthz", &[LOCAL])).await;
+    assert_eq!(told.status, 200, "says nothing of the gateway");
+    let told = ask(&router, request("GET", "/", &[LOCAL])).await;
+    assert_eq!((told.status.as_u16(), told.header("location")), (303, "/login"));
+}
+
+#[tokio::test]
+async fn browser_logs_in_with_the_token() {
+    let gateway = FakeGateway::well();
+    let router = with_token(&gateway);
+    let form = |body: String, kind: &str| {
+        let request = request("POST", "/login", &[LOCAL, ("content-type", kind)]);
+        request.map(|_| Body::from(body))
+    };
+    const FORM: &str = "application/x-www-form-urlencoded";
+    for (body, kind, status) in [
+        (format!("token={}", &TOKEN[1..]), FORM, 401),
+        ("token=".to_owned(), FORM, 401),
+        (String::new(), FORM, 400),
+        (format!("token={TOKEN}&more=1"), FORM, 400),
+        (format!("token={TOKEN}"), "text/plain", 400),
+        (format!("token={}", "x".repeat(5000)), FORM, 413),
+    ] {
+        let told = ask(&router, form(body.clone(), kind)).await;
+        assert_problem(&told, status, "token=TOKEN", &body);
+        assert_eq!(told.header("set-cookie"), "");
+    }
+    let told = ask(&router, request("GET", "/login", &[LOCAL])).await;
+    assert!(told.status == 200 && String::from_utf8_lossy(&told.body).contains("<form"));
+    let told = ask(&router, form(format!("token={TOKEN}"), FORM)).await;
+    assert_eq!((told.status.as_u16(), told.header("location")), (303, "/"));
+    let cookie = told.header("set-cookie");
+    assert!(cookie.contains("HttpOnly; SameSite=Strict; Path=/") && !cookie.contains(TOKEN));
+    let session = cookie.split(';').next().unwrap();
+    let cookies = format!("other=1; {session}");
+    for path in ["/api/v1/status", "/"] {
+        let told = ask(&router, request("GET", path, &[LOCAL, ("cookie", &cookies)])).await;
+        assert_eq!(told.status, 200, "{path}");
+    }
+    let elsewhere = [("host", "evil.example"), ("cookie", cookies.as_str())];
+    assert_eq!(ask(&router, request("GET", "/api/v1/status", &elsewhere)).await.status, 421);
+    let router = with_token(&gateway);
+    let told = ask(&router, request("GET", "/", &[LOCAL, ("cookie", &cookies)])).await;
+    assert_eq!(told.status, 303, "a session ends with its process");
+}
+
+#[tokio::test]
+async fn gateway_that_does_not_answer_is_told_with_a_command() {
+    type Row = (fn() -> stat::Error, u16, &'static str);
+    let table: [Row; 9] = [
+        (|| stat::Error::Absent(io::ErrorKind::ConnectionRefused.into()), 503, "start uxfrm"),
+        (|| stat::Error::Stranger(io::ErrorKind::PermissionDenied.into()), 502, "uxfrm status"),
+        (|| stat::Error::NotAllowed, 503, "[status]"),
+        (|| stat::Error::Silent(Duration::from_secs(5)), 503, "systemctl status uxfrm"),
+        (|| stat::Error::WentAway(io::ErrorKind::ConnectionReset.into()), 503, "ask again"),
+        (|| stat::Error::OlderRelease, 502, "uxfrm upgrade"),
+        (|| stat::Error::AnotherQuestion, 502, "uxfrm upgrade"),
+        (|| uxfrm_status::protocol::Error::Version.into(), 502, "uxfrm upgrade"),
+        (|| stat::Error::Refused(RequestRefusal::new("no reason x")), 400, "no reason x"),
+    ];
+    for (error, status, says) in table {
+        let gateway = FakeGateway::new(move |_| Err(error()));
+        for path in ["/api/v1/status", "/api/v1/drops"] {
+            let told = ask(&open(&gateway), get(path)).await;
+            assert_problem(&told, status, says, &format!("{:?}", error()));
+            assert_eq!(told.header("retry-after"), if status == 503 { "1" } else { "" });
+        }
+    }
+    let gateway = FakeGateway::new(|_| panic!("as a fault of ours would"));
+    assert_problem(&ask(&open(&gateway), get("/api/v1/status")).await, 500, "log", "a panic");
+}
