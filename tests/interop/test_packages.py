@@ -19,7 +19,12 @@ from namespace import veth
 
 RHEL_9 = (2, 34)
 UNITS = prerequisite.REPOSITORY / "examples" / "systemd"  # test_guard_boot.py verifies them
-ROOT_ONLY = {"usr/bin/uxfrm": 0o755, "usr/lib/uxfrm/maintain": 0o755, "usr/lib/uxfrm/libuxfrm_redirect.so": 0o644}
+ROOT_ONLY = {
+    "usr/bin/uxfrm": 0o755,
+    "usr/lib/uxfrm/maintain": 0o755,
+    "usr/lib/uxfrm/uxfrm-web": 0o755,
+    "usr/lib/uxfrm/libuxfrm_redirect.so": 0o644,
+}
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +78,9 @@ def test_the_package_comes_and_goes_without_a_trace(root, packages):
     assert (configuration.st_mode & 0o7777, configuration.st_gid) == (0o750, group)
     version = re.search(r'^version = "(.*)"$', (prerequisite.REPOSITORY / "Cargo.toml").read_text(), re.M)[1]
     assert root.run("uxfrm", "--version") == f"uxfrm {version}\n"
+    assert "--token-file" in root.run("uxfrm", "web", "--help")
+    assert root.run("/usr/lib/uxfrm/uxfrm-web", "--version") == f"uxfrm-web {version}\n"
+    assert root.run("getent", "passwd", "uxfrm-web").endswith(":/usr/sbin/nologin\n")
     for page in ("uxfrm", "uxfrm-setup", "uxfrm-doctor"):
         assert (root.path / f"usr/share/man/man8/{page}.8.gz").is_file()
     assert (root.path / "usr/share/man/man5/uxfrm.toml.5.gz").is_file()
@@ -112,6 +120,8 @@ def test_the_tarball_runs_where_it_is_unpacked(root, packages):
     program = f"/opt/{place.name}/usr/bin/uxfrm"
     assert root.run(program, "--version").startswith("uxfrm ")
     assert "no uxfrm runs" in root.run(program, "exec", "--", "true", check=False)
+    refused = root.run(program, "web", "--socket", "/run/web.sock", "--user", "root", check=False)
+    assert "uxfrm-web: root is root, and root does not serve" in refused
 
 
 def test_doctor_names_the_line_that_blocks_the_kernels_esp(root, packages):
@@ -226,7 +236,7 @@ def test_static_keys_carry_traffic_as_they_are_written(hosts, packages):
 
 def test_binary_and_library_run_with_the_c_library_of_rhel_9(uxfrm):
     prerequisite.programs(objdump="gcc")
-    for path in (uxfrm, uxfrm.with_name("libuxfrm_redirect.so")):
+    for path in (uxfrm, uxfrm.with_name("uxfrm-web"), uxfrm.with_name("libuxfrm_redirect.so")):
         symbols = subprocess.run(["objdump", "-T", path], check=True, stdout=subprocess.PIPE, text=True).stdout
         versions = {tuple(map(int, found.split("."))): line for line in symbols.splitlines() for found in re.findall(r"GLIBC_([0-9.]+)", line)}
         assert versions and max(versions) <= RHEL_9, versions[max(versions)]

@@ -12,6 +12,8 @@ use anyhow::Context as _;
 /// The program's name, and where packages lay it.
 const PROGRAM: &str = "uxfrm-web";
 const PACKAGED: &str = "/usr/lib/uxfrm/uxfrm-web";
+/// The same seen from `uxfrm`, for a tarball that was unpacked elsewhere.
+const UNPACKED: &str = "../lib/uxfrm/uxfrm-web";
 
 /// Starts it with the same arguments; they have been read here, so they are right.
 pub(crate) fn execute() -> anyhow::Result<()> {
@@ -24,7 +26,9 @@ pub(crate) fn execute() -> anyhow::Result<()> {
 }
 
 fn find(own: &Path) -> Option<PathBuf> {
-    [own.with_file_name(PROGRAM), PathBuf::from(PACKAGED)].into_iter().find(|place| place.is_file())
+    let places =
+        [own.with_file_name(PROGRAM), own.with_file_name(UNPACKED), PathBuf::from(PACKAGED)];
+    places.into_iter().find(|place| place.is_file())
 }
 
 /// What follows `web`.

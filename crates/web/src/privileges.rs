@@ -74,7 +74,11 @@ fn become_user(user: Option<&str>) -> anyhow::Result<()> {
 fn drop_capabilities() -> Result<(), caps::errors::CapsError> {
     // A kernel without ambient capabilities has none to drop.
     let _none = caps::clear(None, CapSet::Ambient);
-    caps::clear(None, CapSet::Inheritable)?;
-    caps::clear(None, CapSet::Effective)?;
-    caps::clear(None, CapSet::Permitted)
+    for set in [CapSet::Inheritable, CapSet::Effective, CapSet::Permitted] {
+        // A unit's filter may refuse to set any, where there are none.
+        if !caps::read(None, set)?.is_empty() {
+            caps::clear(None, set)?;
+        }
+    }
+    Ok(())
 }
