@@ -17,7 +17,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser::Serialize
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[cfg_attr(feature = "openapi", schema(value_type = std::collections::BTreeMap<String, u64>))]
+#[cfg_attr(feature = "openapi", schema(description = "Counts by name.", value_type = std::collections::BTreeMap<String, u64>))]
 pub struct CounterList(pub Vec<(String, u64)>);
 
 /// What a gateway has counted since it started.

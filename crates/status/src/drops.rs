@@ -21,7 +21,7 @@ pub struct DropQuery {
     pub reason: Option<String>,
     /// Only those from or to this address or prefix, outside or inside of ESP.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", param(value_type = Option<String>))]
+    #[cfg_attr(feature = "openapi", param(value_type = Option<crate::openapi::PrefixText>))]
     pub peer: Option<PeerFilter>,
 }
 

@@ -117,10 +117,11 @@ pub struct PlainPolicies {
 pub struct StatusQuery {
     /// Only tunnels with this peer.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", param(value_type = Option<String>))]
+    #[cfg_attr(feature = "openapi", param(value_type = Option<crate::openapi::PrefixText>))]
     pub peer: Option<PeerFilter>,
     /// At most so many; 50 without, and 10000 are the most.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", param(maximum = 4_294_967_295_u32))]
     pub limit: Option<u32>,
     /// By name, behind the [`GatewayStatus::next`] of the answer before; an empty one begins.
     /// Without, the worst come first.

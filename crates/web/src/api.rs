@@ -93,7 +93,8 @@ pub(crate) async fn why(
 
 /// This document.
 #[utoipa::path(get, path = "/api/v1/openapi.json", tag = "server", responses(
-    (status = 200, description = "OpenAPI 3.1", body = Object)
+    (status = 200, description = "OpenAPI 3.1", body = Object),
+    openapi::Problems
 ))]
 pub(crate) async fn document() -> Response {
     json(openapi::text().into())

@@ -1,11 +1,16 @@
 //! The OpenAPI document: docs/openapi.json, and `GET /api/v1/openapi.json`.
 
+use utoipa::openapi::security::{
+    ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme,
+};
 use utoipa::openapi::{RefOr, Response, ResponseBuilder, content::ContentBuilder};
-use utoipa::{IntoResponses, OpenApi, ToSchema as _};
+use utoipa::{IntoResponses, Modify, OpenApi, ToSchema as _};
 
 use uxfrm_status::drops::{DropScope, DropStatus};
 use uxfrm_status::explanation::FlowWay;
+use uxfrm_status::openapi::{AddressText, PrefixText};
 
+use crate::access::COOKIE;
 use crate::events::{ChangedTunnel, GatewayTurn, Heartbeat, MissedEvents};
 use crate::problem::Problem;
 
@@ -28,6 +33,8 @@ use crate::problem::Problem;
     ),
     components(schemas(
         Problem,
+        AddressText,
+        PrefixText,
         DropScope,
         DropStatus,
         FlowWay,
@@ -35,9 +42,32 @@ use crate::problem::Problem;
         GatewayTurn,
         Heartbeat,
         MissedEvents,
-    ))
+    )),
+    modifiers(&Token),
 )]
 struct Document;
+
+/// How a client shows that it knows the token, where the server has one.
+struct Token;
+
+impl Modify for Token {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let bearer = HttpBuilder::new()
+            .scheme(HttpAuthScheme::Bearer)
+            .description(Some("The token of `--token-file`."))
+            .build();
+        let cookie = ApiKeyValue::with_description(COOKIE, "A browser's, by `POST /login`.");
+        let components = document.components.get_or_insert_default();
+        components.add_security_scheme("token", SecurityScheme::Http(bearer));
+        components.add_security_scheme("session", SecurityScheme::ApiKey(ApiKey::Cookie(cookie)));
+        let none = Vec::<String>::new;
+        document.security = Some(vec![
+            SecurityRequirement::new("token", none()),
+            SecurityRequirement::new("session", none()),
+            SecurityRequirement::default(),
+        ]);
+    }
+}
 
 /// The document as text, with an end of line.
 #[must_use]

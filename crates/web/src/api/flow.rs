@@ -21,16 +21,21 @@ pub(crate) struct FlowParameters {
     #[param(value_type = uxfrm_status::openapi::AddressText)]
     destination: IpAddr,
     /// IP protocol number.
+    #[param(maximum = 255)]
     protocol: Option<u8>,
     /// Source port, or ICMP type.
+    #[param(maximum = 65535)]
     source_port: Option<u16>,
     /// Destination port, or ICMP code.
+    #[param(maximum = 65535)]
     destination_port: Option<u16>,
     /// Packet mark, in decimal or, behind `0x`, in hexadecimal.
+    #[param(pattern = "^(0x[0-9a-fA-F]{1,8}|[0-9]{1,9})$")]
     mark: Option<String>,
     /// Which way it goes; without, in if the gateway has the destination address or there is ESP.
     way: Option<FlowWay>,
     /// SPI of the ESP packet that it comes in, in decimal or, behind `0x`, in hexadecimal.
+    #[param(pattern = "^(0x[0-9a-fA-F]{1,8}|[0-9]{1,9})$")]
     spi: Option<String>,
     /// Outer source of that; without, any.
     #[param(value_type = Option<uxfrm_status::openapi::AddressText>)]
