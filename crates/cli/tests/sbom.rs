@@ -1,4 +1,4 @@
-//! `make sbom` lists exactly the crates that are linked into the binary and the preload library,
+//! `make sbom` lists exactly the crates that are linked into the programs and the preload library,
 //! with checksums.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,7 +50,7 @@ fn written() -> Option<String> {
     Some(String::from_utf8(run.stdout).expect("text"))
 }
 
-/// The crates that both depend on, without development dependencies.
+/// The crates that they depend on, without development dependencies.
 fn linked() -> BTreeSet<String> {
     let options = ["--locked", "--filter-platform", TARGET].map(str::to_owned);
     let metadata = MetadataCommand::new().current_dir(ROOT).other_options(options).exec();
@@ -59,7 +59,9 @@ fn linked() -> BTreeSet<String> {
     let mut waiting: Vec<&PackageId> = metadata
         .workspace_packages()
         .into_iter()
-        .filter(|package| ["uxfrm-cli", "uxfrm-redirect"].contains(&package.name.as_str()))
+        .filter(|package| {
+            ["uxfrm-cli", "uxfrm-redirect", "uxfrm-web"].contains(&package.name.as_str())
+        })
         .map(|package| &package.id)
         .collect();
     let mut found = BTreeSet::new();

@@ -99,8 +99,14 @@ type Awaited = Shared<BoxFuture<'static, Result<Arc<GatewayAnswer>, Error>>>;
 /// An answer that is awaited or has come.
 struct Recent {
     awaited: Awaited,
-    /// When it was asked for.
-    asked: Instant,
+    /// When it came.
+    came: Arc<OnceLock<Instant>>,
+}
+
+impl Recent {
+    fn is_fresh(&self) -> bool {
+        self.came.get().is_none_or(|came| came.elapsed() < FRESH)
+    }
 }
 
 /// The gateway's answers.
@@ -200,15 +206,21 @@ impl GatewayAnswers {
     /// The answer that somebody else awaits or has had, or one that is asked for now.
     fn awaited(&self, request: StatusRequest) -> Awaited {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        recent.retain(|_, one| one.awaited.peek().is_none() || one.asked.elapsed() < FRESH);
+        recent.retain(|_, one| one.is_fresh());
         let line = request.to_line();
         if let Some(one) = recent.get(&line) {
             return one.awaited.clone();
         }
-        let awaited = self.clone().fetch(request).boxed().shared();
+        let came = Arc::new(OnceLock::new());
+        let noted = Arc::clone(&came);
+        let fetched = self.clone().fetch(request).inspect(move |_| {
+            // It comes once.
+            let _once = noted.set(Instant::now());
+        });
+        let awaited = fetched.boxed().shared();
         // It goes on when all who asked have gone, so that nobody's going disturbs others.
         drop(tokio::spawn(awaited.clone()));
-        recent.insert(line, Recent { awaited: awaited.clone(), asked: Instant::now() });
+        recent.insert(line, Recent { awaited: awaited.clone(), came });
         awaited
     }
 
