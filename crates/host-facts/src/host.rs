@@ -226,3 +226,87 @@ fn number(setting: &str) -> Option<u8> {
     let text = fs::read_to_string(format!("/proc/sys/net/{setting}")).ok();
     text.and_then(|text| text.trim().parse().ok())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn query() -> FlowQuery {
+        FlowQuery {
+            source: [10, 1, 0, 1].into(),
+            destination: [10, 2, 0, 1].into(),
+            protocol: None,
+            source_port: None,
+            destination_port: None,
+            mark: None,
+            way: None,
+            esp: None,
+        }
+    }
+
+    fn explanation(outcome: FlowOutcome, direction: &str) -> FlowExplanation {
+        FlowExplanation {
+            flow: "10.1.0.1:0 -> 10.2.0.1:0 proto 0".to_owned(),
+            direction: direction.to_owned(),
+            tun: "uxfrm0".to_owned(),
+            outcome,
+            verdict: "leaves".to_owned(),
+            steps: Vec::new(),
+            encapsulation: None,
+            drop: None,
+        }
+    }
+
+    fn by(device: &str) -> Option<NamedRoute> {
+        Some(NamedRoute { device: device.to_owned(), gateway: None, mtu: 1500 })
+    }
+
+    /// Stages with their results.
+    fn steps(host: &Host, mut explanation: FlowExplanation) -> Vec<(String, StepResult)> {
+        host.add_to(&query(), &mut explanation);
+        explanation.steps.into_iter().map(|step| (step.stage, step.result)).collect()
+    }
+
+    #[test]
+    fn steps_by_table() {
+        use FlowOutcome::{ComesIn, LeavesPlain, LeavesProtected};
+        use StepResult::{Doubtful, Fails, Passes};
+        let host = Host {
+            is_own_source: true,
+            plain: by("eth0"),
+            diverted: by("uxfrm0"),
+            forwards: Some(true),
+            tun: "uxfrm0".to_owned(),
+            ..Host::default()
+        };
+        let astray = Host { diverted: by("eth0"), ..host.clone() };
+        let routeless = Host { plain: None, diverted: None, ..host.clone() };
+        let router = Host { is_own_source: false, ..host.clone() };
+        let closed = Host { forwards: Some(false), ..router.clone() };
+        let blind = Host { forwards: None, ..router.clone() };
+        let strict = Host { rp_filter: 1, ..host.clone() };
+        type Row<'a> = (&'a Host, FlowOutcome, &'a str, &'a [(&'a str, StepResult)]);
+        let table: [Row<'_>; 10] = [
+            (&host, LeavesPlain, "out", &[("route", Passes)]),
+            (&routeless, LeavesPlain, "out", &[("route", Fails)]),
+            (&host, LeavesProtected, "out", &[("route", Passes)]),
+            (&astray, LeavesProtected, "out", &[("route", Fails)]),
+            (&router, LeavesProtected, "out", &[("route", Passes)]),
+            (&closed, LeavesProtected, "out", &[("route", Passes), ("forward", Fails)]),
+            (&blind, LeavesProtected, "out", &[("route", Passes), ("forward", Doubtful)]),
+            (&closed, ComesIn, "fwd", &[("forward", Fails), ("way in", Passes)]),
+            (&closed, ComesIn, "in", &[("way in", Passes)]),
+            (&strict, ComesIn, "in", &[("filter", Doubtful), ("way in", Passes)]),
+        ];
+        for (host, outcome, direction, expected) in table {
+            let steps = steps(host, explanation(outcome, direction));
+            let steps: Vec<_> = steps.iter().map(|(stage, end)| (stage.as_str(), *end)).collect();
+            assert_eq!(steps, expected, "{outcome:?} {direction} {host:?}");
+        }
+    }
+
+    #[test]
+    fn own_addresses_are_known() {
+        assert!(!has_address([203, 0, 113, 77].into()).unwrap());
+    }
+}

@@ -107,7 +107,8 @@ fn named(message: &RouteMessage) -> Option<NamedRoute> {
             mtu = metrics.iter().find_map(mtu_of);
         }
     }
-    let device = if_indextoname(link?).ok()?.into_string().ok()?;
+    // Of a device that has gone the name may be empty.
+    let device = if_indextoname(link?).ok()?.into_string().ok().filter(|name| !name.is_empty())?;
     let mtu = mtu.unwrap_or_else(|| device_mtu(&device));
     Some(NamedRoute { device, gateway, mtu })
 }
@@ -129,4 +130,50 @@ fn mtu_of(metric: &RouteMetric) -> Option<u32> {
 fn device_mtu(device: &str) -> u32 {
     let text = fs::read_to_string(format!("/sys/class/net/{device}/mtu")).ok();
     text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use netlink_packet_route::route::RouteHeader;
+
+    use super::*;
+
+    fn answer(kind: RouteType, attributes: Vec<RouteAttribute>) -> RouteMessage {
+        let mut message = RouteMessage::default();
+        message.header = RouteHeader { kind, ..RouteHeader::default() };
+        message.attributes = attributes;
+        message
+    }
+
+    /// The loopback device is 1 in every namespace.
+    #[test]
+    fn answer_names_device_gateway_and_mtu() {
+        let gateway = RouteAttribute::Gateway(RouteAddress::Inet([192, 0, 2, 1].into()));
+        let mtu = RouteAttribute::Metrics(vec![RouteMetric::Hoplimit(9), RouteMetric::Mtu(1400)]);
+        let route = named(&answer(RouteType::Unicast, vec![RouteAttribute::Oif(1), gateway, mtu]));
+        let gateway = Some([192, 0, 2, 1].into());
+        assert_eq!(route, Some(NamedRoute { device: "lo".to_owned(), gateway, mtu: 1400 }));
+        let bare = named(&answer(RouteType::Local, vec![RouteAttribute::Oif(1)])).unwrap();
+        assert!(bare.gateway.is_none() && bare.mtu > 0, "the device's own: {bare:?}");
+        for (kind, link) in [(RouteType::Unreachable, 1), (RouteType::Unicast, u32::MAX)] {
+            assert_eq!(named(&answer(kind, vec![RouteAttribute::Oif(link)])), None);
+        }
+        assert_eq!(named(&answer(RouteType::Unicast, Vec::new())), None);
+    }
+
+    #[test]
+    fn only_errors_about_routes_are_answers() {
+        let error = |errno: Errno| no_route(io::Error::from(errno));
+        assert_eq!(error(Errno::ENETUNREACH).unwrap(), None);
+        assert_eq!(error(Errno::EHOSTUNREACH).unwrap(), None);
+        assert!(error(Errno::EPERM).is_err() && error(Errno::ENOBUFS).is_err());
+    }
+
+    #[test]
+    fn kernel_tells_the_way_to_oneself() {
+        let own: IpAddr = [127, 0, 0, 1].into();
+        let Ok(socket) = RouteSocket::open() else { return };
+        let route = socket.route(Some(own), own, 0).unwrap();
+        assert!(route.is_none_or(|route| route.device == "lo"), "none where lo is down");
+    }
 }
