@@ -1,7 +1,7 @@
-//! GatewayAnswers of the gateway, for many clients at once.
+//! Answers of the gateway, for many clients at once.
 //!
 //! The gateway is asked by a few threads at a time, each of which may wait. Requests that are the
-//! same share one answer: while it is awaited, and for [`FRESH`] after it came. How much memory
+//! same share one answer: while it is awaited, and for a quarter of a second after. How much memory
 //! answers take together is bounded, also of those that slow clients still read.
 
 use std::collections::HashMap;
@@ -125,7 +125,7 @@ impl fmt::Debug for GatewayAnswers {
 }
 
 impl GatewayAnswers {
-    /// GatewayAnswers of this source.
+    /// Answers of this source.
     #[must_use]
     pub fn new(source: Arc<dyn Source>) -> Self {
         Self {

@@ -78,7 +78,7 @@ pub fn text() -> String {
     text.replace("\"format\": \"u-int", "\"format\": \"uint") + "\n"
 }
 
-/// GatewayAnswers that every document may have.
+/// Answers that every document may have.
 pub(crate) struct Problems;
 
 impl IntoResponses for Problems {

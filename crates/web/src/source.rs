@@ -3,7 +3,7 @@
 use uxfrm_control_client::stat;
 use uxfrm_status::protocol::{StatusAnswer, StatusRequest};
 
-/// GatewayAnswers requests of the status protocol.
+/// Answers requests of the status protocol.
 pub trait Source: Send + Sync + 'static {
     /// Asks, and waits for the answer; called on threads that may wait.
     ///
