@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
@@ -96,26 +96,13 @@ impl fmt::Debug for GatewayAnswer {
 
 type Awaited = Shared<BoxFuture<'static, Result<Arc<GatewayAnswer>, Error>>>;
 
-/// An answer that is awaited or has come.
-struct Recent {
-    awaited: Awaited,
-    /// When it came.
-    came: Arc<OnceLock<Instant>>,
-}
-
-impl Recent {
-    fn is_fresh(&self) -> bool {
-        self.came.get().is_none_or(|came| came.elapsed() < FRESH)
-    }
-}
-
 /// The gateway's answers.
 #[derive(Clone)]
 pub struct GatewayAnswers {
     source: Arc<dyn Source>,
     turns: Arc<Semaphore>,
     memory: Arc<Semaphore>,
-    recent: Arc<Mutex<HashMap<Vec<u8>, Recent>>>,
+    recent: Arc<Mutex<HashMap<Vec<u8>, Awaited>>>,
 }
 
 impl fmt::Debug for GatewayAnswers {
@@ -206,22 +193,23 @@ impl GatewayAnswers {
     /// The answer that somebody else awaits or has had, or one that is asked for now.
     fn awaited(&self, request: StatusRequest) -> Awaited {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        recent.retain(|_, one| one.is_fresh());
         let line = request.to_line();
-        if let Some(one) = recent.get(&line) {
-            return one.awaited.clone();
+        if let Some(awaited) = recent.get(&line) {
+            return awaited.clone();
         }
-        let came = Arc::new(OnceLock::new());
-        let noted = Arc::clone(&came);
-        let fetched = self.clone().fetch(request).inspect(move |_| {
-            // It comes once.
-            let _once = noted.set(Instant::now());
-        });
-        let awaited = fetched.boxed().shared();
-        // It goes on when all who asked have gone, so that nobody's going disturbs others.
-        drop(tokio::spawn(awaited.clone()));
-        recent.insert(line, Recent { awaited: awaited.clone(), came });
+        let awaited = self.clone().fetch(request).boxed().shared();
+        recent.insert(line.clone(), awaited.clone());
+        drop(recent);
+        drop(tokio::spawn(self.clone().keep(line, awaited.clone())));
         awaited
+    }
+
+    /// Has an answer come though all who asked have gone, so that nobody's going disturbs others,
+    /// and forgets it when it is old.
+    async fn keep(self, line: Vec<u8>, awaited: Awaited) {
+        drop(awaited.await);
+        tokio::time::sleep(FRESH).await;
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner).remove(&line);
     }
 
     async fn fetch(self, request: StatusRequest) -> Result<Arc<GatewayAnswer>, Error> {
