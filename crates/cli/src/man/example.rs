@@ -109,6 +109,16 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         )],
     ),
     (
+        "web",
+        &[
+            example("uxfrm web --group adm", "on /run/uxfrm/web.sock, for members of this group"),
+            example(
+                "uxfrm web --listen 127.0.0.1:8080 --token-file /etc/uxfrm/web.token",
+                "on a loopback address, for who has the token",
+            ),
+        ],
+    ),
+    (
         "xfrm",
         &[
             example("uxfrm xfrm -s state list nokeys", "the states, with counters"),
