@@ -30,13 +30,14 @@ fn info() -> tracing_subscriber::filter::Builder {
 /// A bare word that is no level is a module to the library, which then logs nothing else.
 fn filter(value: &str) -> Result<EnvFilter, String> {
     let words = value.split(',').map(str::trim).filter(|word| !word.is_empty());
-    for word in words {
+    let words: Vec<_> = words.collect();
+    for word in &words {
         let is_module = word.contains(['=', '[', ':']) || word.starts_with("uxfrm");
         if !is_module && word.parse::<LevelFilter>().is_err() {
             return Err(format!("{word:?} is no level"));
         }
     }
-    info().parse(value).map_err(|error| error.to_string())
+    info().parse(words.join(",")).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
