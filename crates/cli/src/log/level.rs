@@ -54,7 +54,7 @@ mod tests {
         for (value, says) in [
             ("bogus", "\"bogus\" is no level"),
             ("info,verbose", "\"verbose\""),
-            ("uxfrm=loud", "invalid"),
+            ("uxfrm=loud", "error parsing level"),
         ] {
             let fault = filter(value).unwrap_err();
             assert!(fault.contains(says), "{value}: {fault}");
