@@ -11,7 +11,7 @@
 //! | --- | --- |
 //! | [`figures`] | the documents of one scrape |
 //! | [`page`] | the text |
-//! | [`format`] | Prometheus 0.0.4 or OpenMetrics 1.0, by `Accept` |
+//! | [`mod@format`] | Prometheus 0.0.4 or OpenMetrics 1.0, by `Accept` |
 //! | [`catalogue`] | all metrics: name, type, labels, meaning |
 //!
 //! It promises that a page is always well formed and bounded, whatever the documents say: label
