@@ -16,6 +16,7 @@ mod client;
 mod drop_lines;
 mod drops;
 mod explanation;
+mod grouping;
 mod server;
 mod share;
 pub(crate) mod socket;

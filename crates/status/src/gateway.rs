@@ -71,7 +71,7 @@ pub struct GatewayIdentity {
 }
 
 /// Counts of tunnels, states, packets.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StatusTotals {
     /// Tunnels that were asked for.
@@ -88,6 +88,17 @@ pub struct StatusTotals {
     pub states: u64,
     /// All policies of the gateway.
     pub policies: u64,
+    /// States that a key manager was asked for and has not added yet.
+    #[serde(default)]
+    pub acquires_pending: u64,
+    /// How much of its sequence numbers the newest outbound state of a tunnel has used at the most,
+    /// from 0 to 1; without if there is none.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub highest_sequence_ratio: Option<f64>,
+    /// Seconds until the first newest state of a tunnel reaches a hard limit of time; without if
+    /// none has one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub soonest_expiry_seconds: Option<u64>,
     /// What the present states of these tunnels have sent.
     pub sent: TrafficStatus,
     /// What they have received.
@@ -127,6 +138,22 @@ pub struct StatusQuery {
     /// Without, the worst come first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
+    /// Which tunnels of equal health come first, where the worst do.
+    #[serde(skip_serializing_if = "TunnelOrder::is_name")]
+    #[cfg_attr(feature = "openapi", param(required = false, inline))]
+    pub order: TunnelOrder,
+}
+
+/// The order of tunnels of equal health.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum TunnelOrder {
+    /// By name: other end, this end, reqid.
+    #[default]
+    Name,
+    /// Those that carried most bytes first, then by name.
+    Traffic,
 }
 
 /// An address or prefix; in JSON and on the command line as `192.0.2.7` or `192.0.2.0/24`.
@@ -162,6 +189,16 @@ impl StatusQuery {
     pub fn limit(&self) -> usize {
         let limit = self.limit.unwrap_or(Self::DEFAULT_LIMIT).min(Self::MOST);
         usize::try_from(limit).unwrap_or(usize::MAX)
+    }
+}
+
+impl TunnelOrder {
+    /// Whether it is the one that need not be said.
+    const fn is_name(&self) -> bool {
+        match self {
+            Self::Name => true,
+            Self::Traffic => false,
+        }
     }
 }
 

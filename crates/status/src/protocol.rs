@@ -182,7 +182,7 @@ fn line(content: &impl Serialize) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::drops::DropScope;
+    use crate::{drops::DropScope, gateway::TunnelOrder};
 
     fn refused(line: &str) -> RequestRefusal {
         StatusRequest::from_line(line.as_bytes()).unwrap_err()
@@ -194,6 +194,7 @@ mod tests {
             peer: Some("192.0.2.0/24".parse().unwrap()),
             limit: Some(7),
             after: Some(String::new()),
+            order: TunnelOrder::Traffic,
         };
         for request in [
             StatusRequest::Counters,

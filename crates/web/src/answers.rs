@@ -176,16 +176,29 @@ impl GatewayAnswers {
     /// # Errors
     /// [`Error::Busy`] where clients have not read what came before.
     pub async fn json(&self, answer: Arc<GatewayAnswer>) -> Result<Bytes, Error> {
+        if let Some(json) = answer.json.get() {
+            return Ok(json.clone());
+        }
+        let written = Arc::clone(&answer);
+        let json = self.written(move || written.to_json()).await?;
+        Ok(answer.json.get_or_init(|| json).clone())
+    }
+
+    /// What `write` writes on a thread that may take its time. It has its room until nobody reads
+    /// it any more.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] where clients have not read what came before.
+    pub async fn written(
+        &self,
+        write: impl FnOnce() -> Vec<u8> + Send + 'static,
+    ) -> Result<Bytes, Error> {
         let memory = Arc::clone(&self.memory);
         let written = tokio::task::spawn_blocking(move || {
-            if let Some(json) = answer.json.get() {
-                return Ok(json.clone());
-            }
-            let text = answer.to_json();
+            let text = write();
             let kibibytes = u32::try_from(text.len() / 1024 + 1).unwrap_or(u32::MAX);
             let room = memory.try_acquire_many_owned(kibibytes).map_err(|_full| Error::Busy)?;
-            let json = Bytes::from_owner(Held { text, _room: room });
-            Ok(answer.json.get_or_init(|| json).clone())
+            Ok(Bytes::from_owner(Held { text, _room: room }))
         });
         written.await.unwrap_or(Err(Error::Lost))
     }

@@ -30,6 +30,7 @@ use crate::problem::Problem;
         crate::api::why,
         crate::api::document,
         crate::events::events,
+        crate::metrics::metrics,
     ),
     components(schemas(
         Problem,

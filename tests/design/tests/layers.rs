@@ -20,7 +20,7 @@ const LAYERS: &[&[&str]] = &[
         "uxfrm-cli-grammar",
         "uxfrm-web-options",
     ],
-    &["uxfrm-crypto", CLASSIFY],
+    &["uxfrm-crypto", CLASSIFY, "uxfrm-metrics"],
     &["uxfrm-engine"],
     &["uxfrm-tunnel", "uxfrm-offload", "uxfrm-netlink"],
     &["uxfrm-xfrm", "uxfrm-link", CONTROL_CLIENT, HOST_FACTS],

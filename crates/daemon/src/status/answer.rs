@@ -1,6 +1,6 @@
 //! What a request is answered with: from the snapshot, the workers' counters and the latest post.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use uxfrm_engine::{
     ByDirection, ByFamily, CacheStats, DropCounts, DropReason, KeyManagers, Moment, Published,
@@ -18,7 +18,8 @@ use super::{
     board::{Post, Posted},
     drops::DropRing,
     explanation::explain,
-    survey::{ReadAt, Survey, parse_cursor},
+    grouping::Grouping,
+    survey::{Cursor, ReadAt, Survey, parse_cursor},
 };
 use crate::{
     clock::{epoch, now},
@@ -35,7 +36,12 @@ pub(super) struct Sources {
     /// When the gateway started.
     started: Moment,
     drops: DropRing,
+    /// The tunnels as they were asked for last, and when.
+    grouping: Option<(Grouping, Moment)>,
 }
+
+/// A grouping that nobody asks for is forgotten after this.
+const FORGOTTEN: Duration = Duration::from_secs(60);
 
 impl Sources {
     /// The gateway that publishes there, when it started, and its workers.
@@ -46,12 +52,13 @@ impl Sources {
         started: Moment,
         feeds: &[DropFeed],
     ) -> Self {
-        Self { published, identity, settings, started, drops: DropRing::new(feeds) }
+        Self { published, identity, settings, started, drops: DropRing::new(feeds), grouping: None }
     }
 
-    /// Takes workers' records of dropped packets, now and then.
+    /// Takes workers' records of dropped packets, now and then, and forgets what is not needed.
     pub(super) fn collect(&mut self) {
         self.drops.collect_due();
+        self.grouping.take_if(|(_, used)| now().since(*used) >= FORGOTTEN);
     }
 
     /// The answer to a request. A new request of the protocol gets its arm here.
@@ -90,35 +97,52 @@ impl Sources {
     }
 
     fn status(
-        &self,
+        &mut self,
         query: &StatusQuery,
         posted: &Posted,
     ) -> Result<GatewayStatus, RequestRefusal> {
         let after = query.after.as_deref().map(parse_cursor).transpose()?;
+        let from = after.unwrap_or(Cursor::Worst(query.order));
+        let filter = query.peer.as_ref();
         // Held as short as can be: it keeps deleted states and their keys.
         let snapshot = self.published.load_full();
         let read = ReadAt { now: now(), posted };
         let tallies = self.drops.tallies();
-        let survey = Survey::of(&snapshot, query.peer.as_ref(), &tallies, read);
+        let grouping = match filter {
+            Some(_) => Grouping::of(&snapshot, filter),
+            None => self.grouping(&snapshot),
+        };
+        let survey = Survey::of(&snapshot, &grouping, filter, &tallies, read);
         let (states, policies) = (snapshot.sad.len() as u64, snapshot.spd.len() as u64);
         let mut totals = survey.totals();
         (totals.states, totals.policies) = (states, policies);
         let dropped = drop_counts(&posted.post);
         totals.dropped_by_reason = reasons(&dropped).nonzero();
         totals.dropped = totals.dropped_by_reason.total();
-        let page = survey.page(after, query.limit());
-        Ok(GatewayStatus {
+        let page = survey.page(from, query.limit());
+        let status = GatewayStatus {
             gateway: self.identity_now(&snapshot, posted),
             at: unix_seconds(),
             age_seconds: age_seconds(posted),
             totals,
-            plain: survey.plain(),
+            plain: grouping.plain,
             tunnels: page.tunnels,
             next: page.next,
             unmatched_states: survey.unmatched_states(),
             unmatched_states_total: survey.unmatched_states_total(),
             notices: notices(&posted.post),
-        })
+        };
+        if filter.is_none() {
+            self.grouping = Some((grouping, now()));
+        }
+        Ok(status)
+    }
+
+    /// The tunnels of a snapshot: those of the last answer, if nothing has changed since.
+    fn grouping(&mut self, snapshot: &Snapshot) -> Grouping {
+        let kept = self.grouping.take().map(|(grouping, _)| grouping);
+        let kept = kept.filter(|grouping| grouping.is_of(snapshot));
+        kept.unwrap_or_else(|| Grouping::of(snapshot, None))
     }
 
     fn identity_now(&self, snapshot: &Snapshot, posted: &Posted) -> GatewayIdentity {

@@ -15,7 +15,7 @@ use super::survey::ReadAt;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct StateCounts {
     pub(super) packets: u64,
-    bytes: u64,
+    pub(super) bytes: u64,
     pub(super) first_used: Option<Moment>,
     pub(super) last_used: Option<Moment>,
     failures: SaFailures,

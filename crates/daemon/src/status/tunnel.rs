@@ -1,18 +1,19 @@
 //! One tunnel as it is told: its health, and what its states carried.
 
-use std::time::Duration;
+use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
 
-use uxfrm_engine::{Direction, Lifecycle, Sa};
+use uxfrm_engine::{Direction, DropReason, Lifecycle, Moment, Sa};
 use uxfrm_status::{
     counters::CounterList,
-    health::{Health, HealthFacts, HealthReason, SideFacts, SideFault, judge},
-    limit::LimitStatus,
-    tunnel::{FailureStatus, TrafficStatus, TunnelStatus},
+    health::{Health, HealthFacts, HealthReason, KeyManagement, SideFacts, SideFault, judge},
+    limit::{LimitKind, LimitStatus},
+    tunnel::{FailureStatus, StateStatus, TrafficStatus, TunnelStatus},
 };
 
 use super::{
+    grouping::Group,
     state::{self, LimitSide, StateCounts, mode_word, protocol_word},
-    survey::{Group, ReadAt},
+    survey::ReadAt,
 };
 
 /// States that a tunnel tells of.
@@ -20,38 +21,133 @@ const STATES: usize = 8;
 /// How long an expired state explains that there is none.
 const MEMORY: Duration = Duration::from_secs(3600);
 
-/// What is known of a tunnel before it is told in full.
-#[derive(Clone, Debug)]
-pub(super) struct Summary {
-    pub(super) health: Health,
-    reason: Option<HealthReason>,
-    pub(super) sent: TrafficStatus,
-    pub(super) received: TrafficStatus,
-    failures: FailureStatus,
+/// What the states of a tunnel carried.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct TunnelTotals<'a> {
+    /// Those by which packets leave.
+    pub(super) outbound: SideTotals<'a>,
+    /// Those by which packets come in.
+    pub(super) inbound: SideTotals<'a>,
 }
 
-impl Summary {
-    /// What the policies and states of a tunnel come to.
-    pub(super) fn of(group: &Group<'_>, read: &ReadAt<'_>) -> Self {
-        let (outbound, sent, sent_failures) = side(&group.outbound, Direction::Out, read);
-        let (inbound, received, failures) = side(&group.inbound, Direction::In, read);
-        let policies = group.policies;
-        let is_stuck = policies.outbound > 0 && outbound.usable == 0;
-        let facts = HealthFacts {
-            outbound: (policies.outbound > 0).then_some(outbound),
-            inbound: (policies.inbound + policies.forward > 0).then_some(inbound),
-            requirement: group.requirement,
-            key_management: group.key_management,
-            expired: if is_stuck { expired(group, read) } else { None },
-        };
-        let (health, reason) = judge(&facts);
-        Self { health, reason, sent, received, failures: failures.plus(sent_failures) }
+/// What the states of one direction come to together.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct SideTotals<'a> {
+    usable: u64,
+    fault: Option<SideFault>,
+    packets: u64,
+    bytes: u64,
+    first_used: Option<Moment>,
+    last_used: Option<Moment>,
+    failures: FailureStatus,
+    pub(super) newest: Option<Newest<'a>>,
+}
+
+/// The newest state of a direction.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Newest<'a> {
+    sa: &'a Sa,
+    /// How much of its sequence numbers it has used, from 0 to 1.
+    pub(super) sequence_ratio: f64,
+    /// Seconds until it reaches its hard limit of time.
+    pub(super) seconds_left: Option<u64>,
+}
+
+/// All that is known of a tunnel.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TunnelFacts<'a> {
+    pub(super) group: &'a Group,
+    pub(super) carried: &'a TunnelTotals<'a>,
+    pub(super) drops: Option<&'a BTreeMap<DropReason, u64>>,
+    pub(super) key_management: KeyManagement,
+}
+
+impl<'a> TunnelTotals<'a> {
+    /// Adds a state.
+    pub(super) fn take(&mut self, sa: &'a Sa, direction: Direction, read: &ReadAt<'_>) {
+        match direction {
+            Direction::Out => self.outbound.take(sa, Direction::Out, read),
+            Direction::In | Direction::Forward => self.inbound.take(sa, Direction::In, read),
+        }
     }
 
-    /// The tunnel in full.
-    pub(super) fn status(&self, group: &Group<'_>, read: &ReadAt<'_>) -> TunnelStatus {
-        let newest_out = newest(&group.outbound);
-        let newest_in = newest(&group.inbound);
+    /// Bytes of both directions.
+    pub(super) const fn bytes(&self) -> u64 {
+        self.outbound.bytes.saturating_add(self.inbound.bytes)
+    }
+}
+
+impl<'a> SideTotals<'a> {
+    fn take(&mut self, sa: &'a Sa, direction: Direction, read: &ReadAt<'_>) {
+        let carried = StateCounts::of(sa, read);
+        match fault(sa, direction, &carried) {
+            Some(fault) => self.fault = Some(fault),
+            None => self.usable += 1,
+        }
+        self.packets += carried.packets;
+        self.bytes += carried.bytes;
+        let first = [self.first_used, carried.first_used];
+        self.first_used = first.into_iter().flatten().min();
+        self.last_used = self.last_used.max(carried.last_used);
+        self.failures = self.failures.plus(carried.failures());
+        let seq = |newest: &Newest<'_>| newest.sa.insertion_seq();
+        if self.newest.as_ref().is_none_or(|newest| seq(newest) < sa.insertion_seq()) {
+            self.newest = Some(Newest::of(sa, &carried, read));
+        }
+    }
+
+    pub(super) fn traffic(&self, now: Moment) -> TrafficStatus {
+        TrafficStatus {
+            packets: self.packets,
+            bytes: self.bytes,
+            last_seconds_ago: self.last_used.map(|last| now.since(last).as_secs()),
+        }
+    }
+
+    fn facts(&self, now: Moment) -> SideFacts {
+        let ago = |moment: Moment| now.since(moment).as_secs();
+        SideFacts {
+            usable: self.usable,
+            fault: self.fault,
+            packets: self.packets,
+            first_seconds_ago: self.first_used.map(ago),
+            last_seconds_ago: self.last_used.map(ago),
+        }
+    }
+}
+
+impl<'a> Newest<'a> {
+    fn of(sa: &'a Sa, carried: &StateCounts, read: &ReadAt<'_>) -> Self {
+        let hard = carried.limit(sa, LimitSide::Hard, read.now);
+        let seconds_left = hard.and_then(|limit| match limit.of {
+            LimitKind::Added | LimitKind::Used => Some(limit.left),
+            LimitKind::Bytes | LimitKind::Packets => None,
+        });
+        Self { sa, sequence_ratio: carried.sequence_ratio(sa), seconds_left }
+    }
+}
+
+impl TunnelFacts<'_> {
+    /// Whether it carries what it is to carry, and why not.
+    pub(super) fn judge(&self, read: &ReadAt<'_>) -> (Health, Option<HealthReason>) {
+        let policies = self.group.policies;
+        let (outbound, inbound) = (&self.carried.outbound, &self.carried.inbound);
+        let is_stuck = policies.outbound > 0 && outbound.usable == 0;
+        judge(&HealthFacts {
+            outbound: (policies.outbound > 0).then(|| outbound.facts(read.now)),
+            inbound: (policies.inbound + policies.forward > 0).then(|| inbound.facts(read.now)),
+            requirement: self.group.requirement,
+            key_management: self.key_management,
+            expired: if is_stuck { expired(self.group, read) } else { None },
+        })
+    }
+
+    /// The tunnel in full, with these states.
+    pub(super) fn status(&self, states: Vec<(Direction, &Sa)>, read: &ReadAt<'_>) -> TunnelStatus {
+        let (group, carried) = (self.group, self.carried);
+        let (health, reason) = self.judge(read);
+        let newest_out = carried.outbound.newest.map(|newest| newest.sa);
+        let newest_in = carried.inbound.newest.map(|newest| newest.sa);
         let newest = newest_out.or(newest_in);
         let limit = |side| {
             let of = |sa: &Sa| StateCounts::of(sa, read).limit(sa, side, read.now);
@@ -69,74 +165,41 @@ impl Summary {
             protocol: protocol_word(group.key.protocol).to_owned(),
             reqid: group.key.reqid.0,
             if_id: group.key.if_id.0,
-            health: self.health,
-            explanation: self.reason.as_ref().map(ToString::to_string),
-            reason: self.reason.clone(),
+            health,
+            explanation: reason.as_ref().map(ToString::to_string),
+            reason,
             nets: group.nets.clone(),
             nets_total: group.nets_total,
             policies: group.policies,
             cipher: newest.map(state::cipher),
             encapsulation: newest.and_then(|sa| sa.config().encap).map(state::encapsulation),
             device: newest.and_then(|sa| state::device(sa, read)),
-            sent: self.sent,
-            received: self.received,
-            failures: self.failures,
-            drops: drops(group),
+            sent: carried.outbound.traffic(read.now),
+            received: carried.inbound.traffic(read.now),
+            failures: carried.outbound.failures.plus(carried.inbound.failures),
+            drops: self.drops.map(listed).unwrap_or_default(),
             rekey: limit(LimitSide::Soft),
             expiry: limit(LimitSide::Hard),
-            sequence_ratio: newest_out.map(|sa| StateCounts::of(sa, read).sequence_ratio(sa)),
-            states: states(group, read),
-            states_total: (group.outbound.len() + group.inbound.len()) as u64,
+            sequence_ratio: carried.outbound.newest.map(|newest| newest.sequence_ratio),
+            states_total: states.len() as u64,
+            states: newest_states(states, read),
         }
     }
 }
 
 /// The newest states, of both directions.
-fn states(group: &Group<'_>, read: &ReadAt<'_>) -> Vec<uxfrm_status::tunnel::StateStatus> {
-    let with = |direction| move |sa: &&Sa| (direction, sa.insertion_seq());
-    let outbound = group.outbound.iter().map(|sa| (with(Direction::Out)(sa), *sa));
-    let inbound = group.inbound.iter().map(|sa| (with(Direction::In)(sa), *sa));
-    let mut all: Vec<_> = outbound.chain(inbound).collect();
-    all.sort_unstable_by_key(|((_, seq), _)| std::cmp::Reverse(*seq));
-    let some = all.into_iter().take(STATES);
-    some.map(|((direction, _), sa)| state::status(sa, Some(direction), read)).collect()
+fn newest_states(mut states: Vec<(Direction, &Sa)>, read: &ReadAt<'_>) -> Vec<StateStatus> {
+    states.sort_unstable_by_key(|(_, sa)| Reverse(sa.insertion_seq()));
+    let some = states.into_iter().take(STATES);
+    some.map(|(direction, sa)| state::status(sa, Some(direction), read)).collect()
 }
 
 /// What was dropped, the most frequent reason first.
-fn drops(group: &Group<'_>) -> CounterList {
-    let all = group.drops.iter();
+fn listed(drops: &BTreeMap<DropReason, u64>) -> CounterList {
     let mut all: Vec<_> =
-        all.map(|(reason, packets)| (reason.as_str().to_owned(), *packets)).collect();
-    all.sort_by_key(|(_, packets)| std::cmp::Reverse(*packets));
+        drops.iter().map(|(reason, packets)| (reason.as_str().to_owned(), *packets)).collect();
+    all.sort_by_key(|(_, packets)| Reverse(*packets));
     CounterList(all)
-}
-
-fn newest<'a>(states: &[&'a Sa]) -> Option<&'a Sa> {
-    states.iter().copied().max_by_key(|sa| sa.insertion_seq())
-}
-
-/// What the states of one direction come to together.
-fn side(
-    states: &[&Sa],
-    direction: Direction,
-    read: &ReadAt<'_>,
-) -> (SideFacts, TrafficStatus, FailureStatus) {
-    let (mut facts, mut traffic) = (SideFacts::default(), TrafficStatus::default());
-    let mut failures = FailureStatus::default();
-    for sa in states {
-        let carried = StateCounts::of(sa, read);
-        match fault(sa, direction, &carried) {
-            Some(fault) => facts.fault = Some(fault),
-            None => facts.usable += 1,
-        }
-        traffic = traffic.plus(carried.traffic(read.now));
-        failures = failures.plus(carried.failures());
-        let first = carried.first_used.map(|first| read.now.since(first).as_secs());
-        facts.first_seconds_ago = facts.first_seconds_ago.max(first);
-    }
-    facts.packets = traffic.packets;
-    facts.last_seconds_ago = traffic.last_seconds_ago;
-    (facts, traffic, failures)
 }
 
 /// Why a state may not carry packets this way.
@@ -156,7 +219,7 @@ fn fault(sa: &Sa, direction: Direction, carried: &StateCounts) -> Option<SideFau
 }
 
 /// The latest state towards the peer that passed its hard limit.
-fn expired(group: &Group<'_>, read: &ReadAt<'_>) -> Option<(String, u64)> {
+fn expired(group: &Group, read: &ReadAt<'_>) -> Option<(String, u64)> {
     let all = read.posted.post.expired.iter().rev();
     let mut of_peer = all.filter(|expired| {
         let is_theirs = expired.id.destination == group.key.remote;

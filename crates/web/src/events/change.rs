@@ -35,7 +35,7 @@ pub struct ChangedTunnel {
 }
 
 /// That the stream lives, and what there is to count.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct Heartbeat {
     /// When, in Unix seconds.
     pub at: u64,

@@ -2,7 +2,7 @@
 
 use uxfrm_status::drops::{DropQuery, DropScope, DropTallyQuery};
 use uxfrm_status::explanation::{EspQuery, FlowQuery, FlowWay};
-use uxfrm_status::gateway::StatusQuery;
+use uxfrm_status::gateway::{StatusQuery, TunnelOrder};
 use uxfrm_status::protocol::StatusRequest;
 
 use crate::fake::{FakeGateway, ask, document, get, open, request};
@@ -36,6 +36,14 @@ async fn path_is_a_question_to_the_gateway() {
                 peer: peer(),
                 limit: Some(7),
                 after: Some("x".to_owned()),
+                order: TunnelOrder::Name,
+            }),
+        ),
+        (
+            "status?order=traffic",
+            StatusRequest::Status(StatusQuery {
+                order: TunnelOrder::Traffic,
+                ..StatusQuery::default()
             }),
         ),
         (

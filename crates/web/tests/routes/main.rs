@@ -4,5 +4,6 @@
 mod documents;
 mod events;
 mod fake;
+mod metrics;
 mod refusals;
 mod sharing;

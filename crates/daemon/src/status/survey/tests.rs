@@ -1,20 +1,26 @@
-use std::{collections::BTreeSet, net::Ipv4Addr, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr},
+    sync::Arc,
+};
 
 use uxfrm_crypto::{Backend, KeyMaterial};
 use uxfrm_engine::{
-    Database, Family, LifetimeLimits, Output, Policy, SaConfig, SaTransform, Settings,
-    SoftHardLimit, Spi, Worker,
+    Database, Family, LifetimeLimits, Mode, Output, Policy, Prefix, SaConfig, SaProtocol,
+    SaTransform, Settings, SoftHardLimit, Spi, Template, TemplateLevel, Worker,
 };
 use uxfrm_packet::{Batch, PacketBuf, Pool};
 use uxfrm_status::{
+    gateway::PlainPolicies,
     health::{Health, HealthReason},
-    tunnel::TrafficStatus,
+    tunnel::{PolicyTally, TrafficStatus},
 };
 
 use super::*;
 use crate::status::board::{Board, ExpiredStates, Post};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+const WORST: Cursor = Cursor::Worst(TunnelOrder::Name);
 const THERE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
 
 fn posted(post: Post) -> Arc<Posted> {
@@ -64,7 +70,9 @@ fn tunnels(database: &Database, seconds: u64) -> Vec<TunnelStatus> {
 fn tell(database: &Database, seconds: u64, post: Post) -> Vec<TunnelStatus> {
     let (snapshot, posted) = (database.snapshot(), posted(post));
     let read = ReadAt { now: Moment::from_secs(seconds), posted: &posted };
-    Survey::of(&snapshot, None, &DropTallies::default(), read).page(None, 1000).tunnels
+    let grouping = Grouping::of(&snapshot, None);
+    let survey = Survey::of(&snapshot, &grouping, None, &DropTallies::default(), read);
+    survey.page(WORST, 1000).tunnels
 }
 
 #[test]
@@ -219,18 +227,16 @@ fn plain_policies_and_states_without_policy_are_counted() {
     let database = database(policies, states);
     let (snapshot, posted) = (database.snapshot(), posted(Post::default()));
     let read = ReadAt { now: Moment(0), posted: &posted };
-    let survey = Survey::of(&snapshot, None, &DropTallies::default(), read);
-    assert_eq!(survey.plain(), PlainPolicies { bypass: 2, block: 1, held: 0 });
+    let grouping = Grouping::of(&snapshot, None);
+    let survey = Survey::of(&snapshot, &grouping, None, &DropTallies::default(), read);
+    assert_eq!(grouping.plain, PlainPolicies { bypass: 2, block: 1, held: 0 });
     let unmatched = survey.unmatched_states();
     assert_eq!((unmatched.len(), survey.unmatched_states_total()), (1, 1));
     assert_eq!(unmatched[0].destination, other);
     let filter: PeerFilter = "192.0.2.0/24".parse().unwrap();
-    assert_eq!(
-        Survey::of(&snapshot, Some(&filter), &DropTallies::default(), read)
-            .unmatched_states_total(),
-        1,
-        "by source"
-    );
+    let grouping = Grouping::of(&snapshot, Some(&filter));
+    let survey = Survey::of(&snapshot, &grouping, Some(&filter), &DropTallies::default(), read);
+    assert_eq!(survey.unmatched_states_total(), 1, "by source");
 }
 
 /// One tunnel to each of these peers; every third has its states.
@@ -258,10 +264,11 @@ fn pages_by_name_have_each_tunnel_once() {
     let (database, posted) = (many(47), posted(Post::default()));
     let snapshot = database.snapshot();
     let read = ReadAt { now: Moment(0), posted: &posted };
-    let survey = Survey::of(&snapshot, None, &DropTallies::default(), read);
+    let grouping = Grouping::of(&snapshot, None);
+    let survey = Survey::of(&snapshot, &grouping, None, &DropTallies::default(), read);
     let (mut seen, mut after) = (Vec::new(), String::new());
     loop {
-        let page = survey.page(Some(parse_cursor(&after).unwrap()), 10);
+        let page = survey.page(parse_cursor(&after).unwrap(), 10);
         assert!(page.tunnels.len() <= 10);
         seen.extend(page.tunnels.into_iter().map(|tunnel| tunnel.remote));
         match page.next {
@@ -278,8 +285,9 @@ fn worst_tunnels_come_first_and_all_are_counted() {
     let (database, posted) = (many(30), posted(Post::default()));
     let snapshot = database.snapshot();
     let read = ReadAt { now: Moment(0), posted: &posted };
-    let survey = Survey::of(&snapshot, None, &DropTallies::default(), read);
-    let page = survey.page(None, 25);
+    let grouping = Grouping::of(&snapshot, None);
+    let survey = Survey::of(&snapshot, &grouping, None, &DropTallies::default(), read);
+    let page = survey.page(WORST, 25);
     let healths: Vec<_> = page.tunnels.iter().map(|tunnel| tunnel.health).collect();
     assert!(healths.is_sorted() && page.next.is_none());
     assert_eq!(healths.iter().filter(|health| **health == Health::Down).count(), 20);
@@ -294,8 +302,9 @@ fn filter_takes_outer_and_inner_addresses() {
     let read = ReadAt { now: Moment(0), posted: &posted };
     let count = |filter: &str| {
         let filter: PeerFilter = filter.parse().unwrap();
-        let survey = Survey::of(&snapshot, Some(&filter), &DropTallies::default(), read);
-        (survey.totals().tunnels, survey.page(None, 100).tunnels.len())
+        let grouping = Grouping::of(&snapshot, Some(&filter));
+        let survey = Survey::of(&snapshot, &grouping, Some(&filter), &DropTallies::default(), read);
+        (survey.totals().tunnels, survey.page(WORST, 100).tunnels.len())
     };
     assert_eq!(count("198.18.0.7"), (1, 1));
     assert_eq!(count("198.18.0.0/29"), (8, 8));
@@ -341,9 +350,113 @@ fn drops_are_told_of_the_tunnel_of_state_or_policy() {
     worker.refresh();
     let (snapshot, posted) = (database.snapshot(), posted(Post::default()));
     let read = ReadAt { now: Moment::from_secs(1), posted: &posted };
-    let survey = Survey::of(&snapshot, None, &worker.drop_tallies().read(), read);
-    let told = survey.page(Some(Cursor::Begin), 10).tunnels;
+    let grouping = Grouping::of(&snapshot, None);
+    let survey = Survey::of(&snapshot, &grouping, None, &worker.drop_tallies().read(), read);
+    let told = survey.page(Cursor::Begin, 10).tunnels;
     let drops: Vec<_> = told.iter().map(|tunnel| (tunnel.reqid, tunnel.drops.0.clone())).collect();
     let count = |reason: &str, packets| vec![(reason.to_owned(), packets)];
     assert_eq!(drops, [(7, count("out_state_expired", 1)), (8, count("out_no_state", 2))]);
+}
+
+/// Those that carried most first, as far as they are equally well; not only of those told.
+#[test]
+fn busiest_of_the_worst_come_first() {
+    let (database, posted) = (many(30), posted(Post::default()));
+    let snapshot = database.snapshot();
+    let now = Moment::from_secs(9);
+    for sa in snapshot.sad.iter() {
+        let last = u64::from(sa.id().spi.0 % 7);
+        let _charged = sa.charge(1, 100 * last, now);
+    }
+    let read = ReadAt { now, posted: &posted };
+    let grouping = Grouping::of(&snapshot, None);
+    let survey = Survey::of(&snapshot, &grouping, None, &DropTallies::default(), read);
+    let rank = |tunnel: &TunnelStatus| {
+        (tunnel.health, Reverse(tunnel.sent.bytes + tunnel.received.bytes), tunnel.remote)
+    };
+    let of = |limit| {
+        let page = survey.page(Cursor::Worst(TunnelOrder::Traffic), limit);
+        page.tunnels.iter().map(rank).collect::<Vec<_>>()
+    };
+    let all = of(30);
+    assert!(all.is_sorted() && all.len() == 30, "{all:?}");
+    assert!(all.iter().any(|(_, Reverse(bytes), _)| *bytes > 0), "some carried packets");
+    for limit in [0, 1, 5, 23, 29, 31] {
+        assert_eq!(of(limit), all[..limit.min(30)]);
+    }
+}
+
+#[test]
+fn totals_name_the_nearest_end() {
+    let seconds = |hard| LifetimeLimits {
+        added_seconds: SoftHardLimit { soft: 0, hard },
+        ..LifetimeLimits::default()
+    };
+    let mut replaced = state(HERE, THERE, 1, 7);
+    replaced.limits = seconds(100);
+    let mut newest = state(HERE, THERE, 2, 7);
+    newest.limits = seconds(5000);
+    let mut inbound = state(THERE, HERE, 3, 7);
+    inbound.limits = seconds(4000);
+    let database = database(vec![out(7), into(7)], vec![replaced, newest, inbound]);
+    let (snapshot, posted) = (database.snapshot(), posted(Post::default()));
+    let read = ReadAt { now: Moment::from_secs(10), posted: &posted };
+    let grouping = Grouping::of(&snapshot, None);
+    let survey = Survey::of(&snapshot, &grouping, None, &DropTallies::default(), read);
+    let totals = survey.totals();
+    assert_eq!(totals.soonest_expiry_seconds, Some(3990), "of the newest of each direction");
+    assert_eq!(totals.highest_sequence_ratio, Some(0.0));
+}
+
+/// What is kept of one answer tells the same as what is made anew, until something changes.
+#[test]
+fn grouping_holds_until_policies_or_states_change() {
+    let mut database = many(5);
+    let posted = posted(Post::default());
+    let told = |database: &Database, grouping: &Grouping| {
+        let snapshot = database.snapshot();
+        let read = ReadAt { now: Moment::from_secs(1), posted: &posted };
+        let survey = Survey::of(&snapshot, grouping, None, &DropTallies::default(), read);
+        (survey.totals(), survey.page(WORST, 100).tunnels)
+    };
+    let kept = Grouping::of(&database.snapshot(), None);
+    for sa in database.snapshot().sad.iter() {
+        let _charged = sa.charge(3, 300, Moment::from_secs(1));
+    }
+    database.apply(Moment(0), |_| {});
+    assert!(kept.is_of(&database.snapshot()), "nothing has changed but counts");
+    let fresh = Grouping::of(&database.snapshot(), None);
+    assert_eq!(told(&database, &kept), told(&database, &fresh));
+    assert!(told(&database, &kept).0.sent.packets > 0);
+    database.apply(Moment(0), |change| {
+        change.add_sa(state(HERE, THERE, 0x7777, 7)).unwrap();
+    });
+    assert!(!kept.is_of(&database.snapshot()), "a state has come");
+    let kept = Grouping::of(&database.snapshot(), None);
+    database.apply(Moment(0), |change| {
+        change.add_policy(into(7)).unwrap();
+    });
+    assert!(!kept.is_of(&database.snapshot()), "a policy has come");
+}
+
+/// A state between any ends is told by its use, which comes after the grouping was made.
+#[test]
+fn direction_by_use_is_that_of_today() {
+    let template = Template::esp_transport(Family::V4).with_reqid(Reqid(1));
+    let policies = vec![
+        Policy::protect(Direction::Out, net("192.0.2.0/24"), net("192.0.2.0/24"), template),
+        Policy::protect(Direction::In, net("192.0.2.0/24"), net("192.0.2.0/24"), template),
+    ];
+    let inbound = SaConfig { mode: Mode::Transport, ..state(THERE, HERE, 2, 1) };
+    let (database, posted) = (database(policies, vec![inbound]), posted(Post::default()));
+    let snapshot = database.snapshot();
+    let kept = Grouping::of(&snapshot, None);
+    let direction = || {
+        let read = ReadAt { now: Moment::from_secs(1), posted: &posted };
+        let survey = Survey::of(&snapshot, &kept, None, &DropTallies::default(), read);
+        survey.page(WORST, 10).tunnels[0].states[0].direction.clone()
+    };
+    assert_eq!(direction().as_deref(), Some("out"), "for want of anything that tells");
+    snapshot.sad.iter().for_each(|sa| sa.restart_at(9));
+    assert_eq!(direction().as_deref(), Some("in"));
 }
