@@ -10,6 +10,7 @@ use uxfrm_status::gateway::PeerFilter;
 use uxfrm_web_options::WebOptions;
 
 use crate::demo_case::CaseName;
+use crate::top::view::View;
 
 /// The Linux XFRM stack in user space: an IPsec gateway with the kernel's model and names.
 #[derive(Debug, Parser)]
@@ -83,6 +84,12 @@ pub(crate) enum Command {
     /// and received nothing; or `down`. Exit code: 0 all are up or idle, 1 something is not, 2 no
     /// gateway answers.
     Status(StatusOptions),
+    /// Show what the running gateway does, live: tunnels, workers, ports, devices, drops, caches.
+    ///
+    /// Keys are those of top and htop: digits or Tab for views, arrows for rows, `s` to sort, `/`
+    /// to filter, space to pause, `?` for help, `q` to quit. It goes on where the gateway is
+    /// replaced. `--once` prints one frame, for scripts.
+    Top(TopOptions),
     /// Print the running gateway's counters in the format of /proc/net/xfrm_stat.
     Stat(StatOptions),
     /// Print packets that the running gateway dropped: whose they were, why, and what to do.
@@ -313,6 +320,36 @@ pub(crate) struct StatOptions {
     /// Go on: every so many seconds print what has changed, by how much a second and to what.
     #[arg(short, long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
     pub(crate) watch: Option<u64>,
+}
+
+/// Options of `uxfrm top`.
+#[derive(Args, Debug)]
+pub(crate) struct TopOptions {
+    /// Only rows with these words in any case; of tunnels, those with this address or prefix.
+    pub(crate) filter: Option<String>,
+
+    /// What to show at first.
+    #[arg(short, long, default_value = "tunnels")]
+    pub(crate) view: View,
+
+    /// Sort by the column with this title, as "IN b/s".
+    #[arg(short, long, value_name = "COLUMN")]
+    pub(crate) sort: Option<String>,
+
+    /// Ask the gateway every so many seconds, from 0.2 to 30.
+    #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = delay)]
+    pub(crate) delay: f64,
+
+    /// Print one frame as text, of what happens within the delay, instead of a live screen.
+    #[arg(short = 'b', long)]
+    pub(crate) once: bool,
+}
+
+/// Seconds between two questions of `uxfrm top`.
+fn delay(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    let is_fit = (0.2..=30.0).contains(&seconds);
+    if is_fit { Ok(seconds) } else { Err("it is from 0.2 to 30 seconds".to_owned()) }
 }
 
 /// Options of `uxfrm drops`.

@@ -28,6 +28,7 @@ mod run;
 mod setup;
 mod stat;
 mod status;
+mod top;
 mod tunnels;
 mod upgrade;
 mod web;
@@ -94,6 +95,7 @@ const fn reads_keys(command: &Command) -> bool {
         | Command::Clean(_)
         | Command::Status(_)
         | Command::Stat(_)
+        | Command::Top(_)
         | Command::Drops(_)
         | Command::Why(_)
         | Command::Probe(_)
@@ -125,6 +127,7 @@ fn execute(command: Command, supervisor: Option<u32>) -> anyhow::Result<ExitCode
         Command::Clean(options) => uxfrm_daemon::gateway::clean(options.config.as_deref()),
         Command::Status(options) => return status::execute(&options),
         Command::Stat(options) => stat::execute(&options),
+        Command::Top(options) => return top::execute(&options),
         Command::Drops(options) => drops::execute(&options),
         Command::Why(options) => return why::execute(&options),
         Command::Probe(options) => return probe::execute(&options),

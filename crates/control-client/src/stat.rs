@@ -16,6 +16,7 @@ use uxfrm_status::{
     explanation::{FlowExplanation, FlowQuery},
     gateway::{GatewayStatus, StatusQuery},
     protocol::{RequestRefusal, StatusAnswer, StatusRequest},
+    workers::WorkerReport,
 };
 
 use crate::{connection::check_listener, fallback_socket};
@@ -128,6 +129,19 @@ pub fn read_drop_tallies(by: DropScope) -> Result<DropTallyReport, Error> {
     }
 }
 
+/// Asks it what its workers, ports and devices do.
+///
+/// # Errors
+/// As [`read_counters`].
+pub fn read_workers() -> Result<WorkerReport, Error> {
+    let answer = ask(&StatusRequest::Workers)?;
+    if let StatusAnswer::Workers(report) = answer {
+        Ok(report)
+    } else {
+        Err(Error::AnotherQuestion)
+    }
+}
+
 /// Asks it anything; the answer is no refusal. One that closes the connection without an answer is
 /// asked once more: it may have been replaced by another.
 ///
@@ -135,7 +149,10 @@ pub fn read_drop_tallies(by: DropScope) -> Result<DropTallyReport, Error> {
 /// As [`read_counters`]; [`Error::Refused`].
 pub fn ask(request: &StatusRequest) -> Result<StatusAnswer, Error> {
     let patience = match request {
-        StatusRequest::Counters | StatusRequest::Drops(_) | StatusRequest::DropTallies(_) => ANSWER,
+        StatusRequest::Counters
+        | StatusRequest::Drops(_)
+        | StatusRequest::DropTallies(_)
+        | StatusRequest::Workers => ANSWER,
         StatusRequest::Status(_) | StatusRequest::Why(_) => SURVEY,
     };
     for _ in 0..ATTEMPTS {

@@ -26,7 +26,7 @@ use uxfrm_io::{
     icmp_errors::PathMtuErrors, nftables::TableWatch, poll::Poller, rtnetlink::RtnlMonitor,
     secret_memory, signal::Signals, uevents::Uevents,
 };
-use uxfrm_runtime::WorkerThread;
+use uxfrm_runtime::{SharedWorkerFigures, WorkerThread};
 
 use self::startup::{GatewayParts, control, open_store, take_up, xfrm};
 use crate::reconcile::databases::{read, reserve, state_directory};
@@ -221,6 +221,8 @@ struct Gateway {
     /// What workers tell of the packets that they drop.
     feeds: Vec<DropFeed>,
     caches: Vec<Arc<SharedCacheStats>>,
+    /// What workers do.
+    figures: Vec<Arc<SharedWorkerFigures>>,
     /// Of the first worker.
     settings: Settings,
     events: Receiver<Event>,

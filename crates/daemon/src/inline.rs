@@ -136,10 +136,11 @@ pub(crate) fn open(
     let drops = built.iter().map(|lane| lane.worker().drops()).chain(unclaimed).collect();
     let feeds = built.iter().map(|lane| DropFeed::of(lane.worker())).collect();
     let caches = built.iter().map(|lane| lane.worker().cache_counts()).collect();
+    let figures = built.iter().map(InlineLoop::figures).collect();
     let settings = built.first().map(|lane| lane.worker().settings().clone()).unwrap_or_default();
     let workers = built.into_iter().map(|lane| -> Box<dyn EventLoop> { Box::new(lane) }).collect();
     let resolver = Some(resolver);
-    Ok(PreparedWorkers { workers, drops, feeds, caches, settings, resolver, programs })
+    Ok(PreparedWorkers { workers, drops, feeds, caches, figures, settings, resolver, programs })
 }
 
 fn inline_ports(

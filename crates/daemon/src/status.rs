@@ -23,6 +23,7 @@ pub(crate) mod socket;
 mod state;
 mod survey;
 mod tunnel;
+mod workers;
 
 use std::{
     io,
@@ -54,7 +55,7 @@ use self::{
 use crate::{
     clock::now,
     config::Config,
-    ports::workers::{self, DropFeed},
+    ports::workers::{DropFeed, numbers},
 };
 
 /// The thread's name.
@@ -152,7 +153,7 @@ pub(crate) fn identity(path: &Path, config: &Config) -> GatewayIdentity {
         mode: if config.inline.is_some() { "inline" } else { "host" }.to_owned(),
         tun: config.host.tun.to_string(),
         workers: config.runtime.workers.count().get() as u64,
-        udp_ports: workers::numbers(config),
+        udp_ports: numbers(config),
         interfaces,
         devices: Vec::new(),
         key_manager_listens: false,

@@ -46,9 +46,10 @@ use uxfrm_packet::{Batch, PacketBuf, Pool, ethernet::MacAddr};
 
 use self::next_hop_queue::NextHopQueue;
 use crate::{
-    DevicePorts, Error, Events,
+    DevicePorts, Error, Events, PortTraffic, SharedWorkerFigures,
     device_ports::{Backpressure, LostPackets, PortSlot, set_polled},
     next_hops::{NextHops, ResolverEnds},
+    worker_figures::FiguresWriter,
 };
 
 /// Longest wait.
@@ -121,7 +122,21 @@ pub struct InlineLoop {
     ident: u32,
     /// Whether a port keeps frames that its device had no room for.
     has_backlog: bool,
+    traffic: PortsTraffic,
+    figures: FiguresWriter,
 }
+
+/// What each kind of port carried, in the order of [`PORTS`].
+#[derive(Clone, Copy, Debug, Default)]
+struct PortsTraffic {
+    host: PortTraffic,
+    protected: PortTraffic,
+    wire: PortTraffic,
+    sockets: PortTraffic,
+}
+
+/// What ports are called in a worker's figures.
+const PORTS: [&str; 4] = ["tun", "protected", "wire", "sockets"];
 
 impl InlineLoop {
     /// A loop between `ports`; `guide` resolves next hops, and `events` takes the engine's events.
@@ -176,6 +191,8 @@ impl InlineLoop {
             now: Moment(0),
             ident,
             has_backlog: false,
+            traffic: PortsTraffic::default(),
+            figures: FiguresWriter::new(PORTS.map(str::to_owned)),
         })
     }
 
@@ -191,6 +208,12 @@ impl InlineLoop {
     #[must_use]
     pub fn waker(&self) -> Waker {
         self.poller.waker()
+    }
+
+    /// What it does, for any thread.
+    #[must_use]
+    pub fn figures(&self) -> Arc<SharedWorkerFigures> {
+        self.figures.shared()
     }
 
     /// The engine, for its counters.
@@ -228,6 +251,7 @@ impl InlineLoop {
     /// When polling fails or a port is gone.
     pub fn turn(&mut self) -> Result<(), Error> {
         self.apply_backpressure()?;
+        self.figures.turns += 1;
         // 1 wait
         let timeout = match (self.polled, self.has_backlog, self.worker.has_deferred()) {
             (false, ..) => Duration::ZERO,
@@ -250,20 +274,24 @@ impl InlineLoop {
         // 3 from the host
         let Backpressure { outward, inward } = self.backpressure;
         if self.is_ready(ready, HOST) && !outward {
-            self.ports.host.receive(&mut self.pool, &mut self.batch).map_err(Error::Host)?;
+            let host = &mut self.ports.host;
+            let count = host.receive(&mut self.pool, &mut self.batch).map_err(Error::Host)?;
+            self.traffic.host.count_received(count);
             self.outbound();
         }
         // 4 from the protected port
         if self.is_ready(ready, PROTECTED) && !outward {
             let port = &mut self.ports.protected.0;
-            port.receive(&mut self.pool, &mut self.batch).map_err(Error::Link)?;
+            let count = port.receive(&mut self.pool, &mut self.batch).map_err(Error::Link)?;
+            self.traffic.protected.count_received(count);
             self.filter_protected();
             self.outbound();
         }
         // 5 from the wire
         if self.is_ready(ready, WIRE) && !inward {
             let port = &mut self.ports.wire.0;
-            port.receive(&mut self.pool, &mut self.batch).map_err(Error::Link)?;
+            let count = port.receive(&mut self.pool, &mut self.batch).map_err(Error::Link)?;
+            self.traffic.wire.count_received(count);
             self.filter_wire();
             self.inbound();
         }
@@ -399,7 +427,10 @@ impl InlineLoop {
             }
             match self.ports.sockets[index].receive(&mut self.pool, &mut self.batch) {
                 Ok(0) => {}
-                Ok(_count) => self.inbound(),
+                Ok(count) => {
+                    self.traffic.sockets.count_received(count);
+                    self.inbound();
+                }
                 Err(error) => tracing::warn!(%error, "a socket of ESP failed"),
             }
         }
@@ -430,21 +461,33 @@ impl InlineLoop {
         self.worker.count_dropped(host.overflowed(), DropReason::OutPortFull, now);
         self.worker.refresh();
         self.inbound();
+        let PortsTraffic { host, protected, wire, sockets } = self.traffic;
+        let worker = &self.worker;
+        let traffic = (worker.outward(), worker.inward());
+        self.figures.publish(traffic, worker.waiting(), [host, protected, wire, sockets]);
     }
 
     /// Sends all frames of this turn.
     fn transmit(&mut self) {
-        let Self { ports, frames, to_host, pool, has_backlog, .. } = self;
+        let Self { ports, frames, to_host, pool, has_backlog, traffic, .. } = self;
         let mut total = Transmitted::default();
         let kept = std::mem::take(has_backlog);
-        for (port, frames) in [&mut ports.protected.0, &mut ports.wire.0].into_iter().zip(frames) {
+        let sides = [
+            (&mut ports.protected.0, &mut traffic.protected),
+            (&mut ports.wire.0, &mut traffic.wire),
+        ];
+        for ((port, traffic), frames) in sides.into_iter().zip(frames) {
             if !frames.is_empty() || kept {
-                total += port.transmit(frames, pool);
+                let sent = port.transmit(frames, pool);
+                traffic.count_sent(&sent);
+                total += sent;
                 *has_backlog |= port.has_backlog();
             }
         }
         if !to_host.is_empty() {
-            total += ports.host.transmit(to_host, pool);
+            let sent = ports.host.transmit(to_host, pool);
+            traffic.host.count_sent(&sent);
+            total += sent;
         }
         let refused = total.refused;
         if refused.packets() > 0 {

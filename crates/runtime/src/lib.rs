@@ -10,6 +10,7 @@
 //!   [`AfXdpEsp`] request [next hops](NextHopUpdate) from a resolver.
 //! - [`DeviceLoop`] is the loop of one offload device; a [`DevicePorts`] connects worker loops and
 //!   devices.
+//! - [`SharedWorkerFigures`] is what a worker loop tells of itself once a second.
 //! - [`WorkerThread`] is a loop on its thread, to be stopped and joined.
 //!
 //! Workers share only the published snapshot of the databases and the atomics inside SAs.
@@ -24,6 +25,7 @@ mod inline;
 mod next_hops;
 mod tunnels;
 mod wire;
+mod worker_figures;
 mod worker_loop;
 mod worker_thread;
 
@@ -40,5 +42,6 @@ pub use tunnels::{
     TunnelSockets, egress,
 };
 pub use wire::{UdpSocketPort, WirePorts};
+pub use worker_figures::{PortTraffic, SharedWorkerFigures, WorkerFigures};
 pub use worker_loop::{Error, WorkerLoop};
 pub use worker_thread::{EventLoop, PausedWorker, WorkerThread};

@@ -9,7 +9,7 @@ use uxfrm_engine::{Family, Moment};
 use uxfrm_io::{Port, Transmitted};
 use uxfrm_packet::{Batch, PacketBuf, Pool, congestion::CongestionSignal};
 
-use crate::{AfXdpEsp, codel::Codel};
+use crate::{AfXdpEsp, PortTraffic, codel::Codel};
 
 /// A UDP socket for ESP-in-UDP.
 #[derive(Debug)]
@@ -28,6 +28,7 @@ pub struct WirePorts {
     ports: Vec<WirePort>,
     /// Its index is behind the ports'.
     af_xdp: Option<Box<AfXdpEsp>>,
+    af_xdp_traffic: PortTraffic,
 }
 
 #[derive(Debug)]
@@ -37,6 +38,7 @@ struct WirePort {
     waiting: Batch,
     /// Receive queue in the kernel, if it is monitored.
     queue: Option<Codel>,
+    traffic: PortTraffic,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,9 +59,15 @@ impl WirePorts {
         let ports = packets
             .into_iter()
             .chain(datagrams)
-            .map(|(form, port)| WirePort { form, port, waiting: Batch::new(), queue: None })
+            .map(|(form, port)| WirePort {
+                form,
+                port,
+                waiting: Batch::new(),
+                queue: None,
+                traffic: PortTraffic::default(),
+            })
             .collect();
-        Self { ports, af_xdp: None }
+        Self { ports, af_xdp: None, af_xdp_traffic: PortTraffic::default() }
     }
 
     /// Sends ESP by AF_XDP where that is possible.
@@ -93,18 +101,34 @@ impl WirePorts {
         pool: &mut Pool,
         into: &mut Batch,
     ) -> io::Result<usize> {
-        match (self.ports.get_mut(index), &mut self.af_xdp) {
-            (Some(port), _) => port.port.receive(pool, into),
-            (None, Some(af_xdp)) => af_xdp.receive(pool, into),
-            (None, None) => Ok(0),
-        }
+        let (count, traffic) = match (self.ports.get_mut(index), &mut self.af_xdp) {
+            (Some(port), _) => (port.port.receive(pool, into)?, &mut port.traffic),
+            (None, Some(af_xdp)) => (af_xdp.receive(pool, into)?, &mut self.af_xdp_traffic),
+            (None, None) => return Ok(0),
+        };
+        traffic.count_received(count);
+        Ok(count)
+    }
+
+    /// The ports' names, in the order of their indices: `esp4`, `esp6`, `udp4:4500`, `af_xdp`.
+    pub(crate) fn names(&self) -> impl Iterator<Item = String> {
+        let af_xdp = self.af_xdp.as_ref().map(|_| "af_xdp".to_owned());
+        self.ports.iter().map(|port| port.form.name()).chain(af_xdp)
+    }
+
+    /// What each port carried, in the order of their indices.
+    pub(crate) fn traffic(&self) -> impl Iterator<Item = PortTraffic> {
+        let af_xdp = self.af_xdp.as_ref().map(|_| self.af_xdp_traffic);
+        self.ports.iter().map(|port| port.traffic).chain(af_xdp)
     }
 
     /// Applies next-hop updates, and sends what the device had no room for.
     pub(crate) fn poll_af_xdp(&mut self, now: fn() -> Moment, pool: &mut Pool) -> Transmitted {
         let Some(af_xdp) = &mut self.af_xdp else { return Transmitted::default() };
         af_xdp.apply_updates(now());
-        af_xdp.transmit(pool)
+        let sent = af_xdp.transmit(pool);
+        self.af_xdp_traffic.count_sent(&sent);
+        sent
     }
 
     /// See [`uxfrm_io::FramePort::save_state`].
@@ -179,10 +203,14 @@ impl WirePorts {
             }
         }
         for port in self.ports.iter_mut().filter(|port| !port.waiting.is_empty()) {
-            total += port.port.transmit(&mut port.waiting, pool);
+            let sent = port.port.transmit(&mut port.waiting, pool);
+            port.traffic.count_sent(&sent);
+            total += sent;
         }
         if let Some(af_xdp) = &mut self.af_xdp {
-            total += af_xdp.transmit(pool);
+            let sent = af_xdp.transmit(pool);
+            self.af_xdp_traffic.count_sent(&sent);
+            total += sent;
         }
         total
     }
@@ -198,6 +226,17 @@ fn try_af_xdp(af_xdp: &mut Option<Box<AfXdpEsp>>, packet: PacketBuf) -> Option<P
 }
 
 impl PacketForm {
+    fn name(self) -> String {
+        let digit = |family| match family {
+            Family::V4 => 4,
+            Family::V6 => 6,
+        };
+        match self {
+            Self::Packets(family) => format!("esp{}", digit(family)),
+            Self::Datagrams(family, port) => format!("udp{}:{port}", digit(family)),
+        }
+    }
+
     fn of(packet: &PacketBuf) -> Self {
         match packet.udp {
             Some(path) => Self::Datagrams(family_of(path.remote), path.local.port()),

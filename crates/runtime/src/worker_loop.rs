@@ -31,9 +31,10 @@ use uxfrm_io::{
 use uxfrm_packet::{Batch, Pool, congestion::CongestionSignal};
 
 use crate::{
-    DevicePorts, Events, WirePorts,
+    DevicePorts, Events, PortTraffic, SharedWorkerFigures, WirePorts,
     codel::Codel,
     device_ports::{Backpressure, LostPackets, PortSlot, set_polled},
+    worker_figures::FiguresWriter,
 };
 
 /// Ends a loop. The kernel's error is in the text; as a source it would be printed twice.
@@ -94,6 +95,8 @@ pub struct WorkerLoop {
     /// Number of buffers that wait for SAs, for other threads.
     waiting: Arc<AtomicUsize>,
     last_periodic: Moment,
+    host_traffic: PortTraffic,
+    figures: FiguresWriter,
 }
 
 impl WorkerLoop {
@@ -116,6 +119,7 @@ impl WorkerLoop {
                 poller.add(descriptor, token(port)).map_err(Error::Poll)?;
             }
         }
+        let figures = FiguresWriter::new(["tun".to_owned()].into_iter().chain(wire.names()));
         Ok(Self {
             poller,
             host,
@@ -131,6 +135,8 @@ impl WorkerLoop {
             received: Vec::new(),
             waiting: Arc::default(),
             last_periodic: Moment(0),
+            host_traffic: PortTraffic::default(),
+            figures,
         })
     }
 
@@ -157,6 +163,12 @@ impl WorkerLoop {
         self.poller.waker()
     }
 
+    /// What it does, for any thread.
+    #[must_use]
+    pub fn figures(&self) -> Arc<SharedWorkerFigures> {
+        self.figures.shared()
+    }
+
     /// The engine, for its counters.
     #[must_use]
     pub fn worker(&self) -> &Worker {
@@ -177,6 +189,7 @@ impl WorkerLoop {
     /// When polling fails or the host's port is gone. A broken wire port does not end the loop.
     pub fn turn(&mut self) -> Result<(), Error> {
         self.apply_backpressure()?;
+        self.figures.turns += 1;
         // 1 wait
         let timeout = match (self.wire.has_backlog(), self.worker.has_deferred()) {
             (true, _) => RETRY,
@@ -194,7 +207,9 @@ impl WorkerLoop {
         self.count(&sent.refused);
         // 2 host to wire
         if ready.has(HOST) {
-            self.host.receive(&mut self.pool, &mut self.batch).map_err(Error::Host)?;
+            let host = &mut self.host;
+            let count = host.receive(&mut self.pool, &mut self.batch).map_err(Error::Host)?;
+            self.host_traffic.count_received(count);
             self.signal_host_congestion();
             self.worker.outbound(&mut self.batch, now(), &mut self.pool, &mut self.out);
             self.deliver();
@@ -342,6 +357,10 @@ impl WorkerLoop {
         self.worker.refresh();
         self.worker.inbound(&mut self.batch, now, &mut self.pool, &mut self.out);
         self.deliver();
+        let ports = [self.host_traffic].into_iter().chain(self.wire.traffic());
+        let worker = &self.worker;
+        let traffic = (worker.outward(), worker.inward());
+        self.figures.publish(traffic, worker.waiting(), ports);
     }
 
     /// Receives from a wire port; whether anything came.
@@ -366,6 +385,7 @@ impl WorkerLoop {
         }
         if !self.out.host.is_empty() {
             let sent = self.host.transmit(&mut self.out.host, &mut self.pool);
+            self.host_traffic.count_sent(&sent);
             self.count(&sent.refused);
         }
         self.events.send(&mut self.out.events);

@@ -15,6 +15,7 @@
 //! | [`drops`] | dropped packets, and whose they were |
 //! | [`health`] | whether a tunnel is up, and why not |
 //! | [`limit`] | how near a state is to its limits |
+//! | [`workers`] | workers, their ports, offload devices |
 //! | [`text`] | the same for people |
 //! | `openapi` | their schemas, with the feature of this name |
 //!
@@ -34,3 +35,4 @@ pub mod protocol;
 pub mod quantity;
 pub mod text;
 pub mod tunnel;
+pub mod workers;

@@ -27,6 +27,7 @@ use crate::{
     drops::{DropQuery, DropReport, DropTallyQuery, DropTallyReport},
     explanation::{FlowExplanation, FlowQuery},
     gateway::{GatewayStatus, StatusQuery},
+    workers::WorkerReport,
 };
 
 /// The version that is spoken.
@@ -36,7 +37,7 @@ pub const VERSION: u32 = 1;
 pub const LONGEST_REQUEST: usize = 64 << 10;
 
 /// Names of all requests.
-pub const REQUESTS: [&str; 5] = ["counters", "status", "drops", "drop-tallies", "why"];
+pub const REQUESTS: [&str; 6] = ["counters", "status", "drops", "drop-tallies", "why", "workers"];
 
 /// What a client asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +53,8 @@ pub enum StatusRequest {
     DropTallies(DropTallyQuery),
     /// What a packet would meet.
     Why(FlowQuery),
+    /// Workers, their ports, offload devices.
+    Workers,
 }
 
 /// What it is answered.
@@ -68,6 +71,8 @@ pub enum StatusAnswer {
     DropTallies(DropTallyReport),
     /// To [`StatusRequest::Why`].
     Why(Box<FlowExplanation>),
+    /// To [`StatusRequest::Workers`].
+    Workers(WorkerReport),
     /// To what is no request.
     Refusal(RequestRefusal),
 }
@@ -198,6 +203,7 @@ mod tests {
         };
         for request in [
             StatusRequest::Counters,
+            StatusRequest::Workers,
             StatusRequest::Status(StatusQuery::default()),
             StatusRequest::Status(query),
             StatusRequest::Drops(DropQuery { from: Some(3), ..DropQuery::default() }),

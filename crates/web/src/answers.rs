@@ -82,6 +82,7 @@ impl GatewayAnswer {
             StatusAnswer::Drops(told) => serde_json::to_vec(told),
             StatusAnswer::DropTallies(told) => serde_json::to_vec(told),
             StatusAnswer::Why(told) => serde_json::to_vec(told),
+            StatusAnswer::Workers(told) => serde_json::to_vec(told),
             StatusAnswer::Refusal(told) => serde_json::to_vec(told),
         }
         .unwrap_or_default()

@@ -13,6 +13,7 @@ use uxfrm_status::drops::{DropQuery, DropReport, DropTallyQuery, DropTallyReport
 use uxfrm_status::explanation::FlowExplanation;
 use uxfrm_status::gateway::{GatewayStatus, StatusQuery};
 use uxfrm_status::protocol::StatusRequest;
+use uxfrm_status::workers::WorkerReport;
 
 use crate::answers::GatewayAnswers;
 use crate::openapi;
@@ -28,6 +29,7 @@ pub fn router() -> Router<GatewayAnswers> {
         .route("/api/v1/drops", get(drops))
         .route("/api/v1/drop-tallies", get(drop_tallies))
         .route("/api/v1/why", get(why))
+        .route("/api/v1/workers", get(workers))
         .route("/api/v1/openapi.json", get(document))
 }
 
@@ -89,6 +91,18 @@ pub(crate) async fn why(
     Query(parameters): Query<FlowParameters>,
 ) -> Result<Response, Problem> {
     tell(answers, StatusRequest::Why(parameters.query()?)).await
+}
+
+/// Workers, their ports, offload devices.
+#[utoipa::path(get, path = "/api/v1/workers", tag = "gateway", responses(
+    (status = 200, description = "Workers and devices", body = WorkerReport),
+    openapi::Problems
+))]
+pub(crate) async fn workers(
+    State(answers): State<GatewayAnswers>,
+    Query(NoParameters {}): Query<NoParameters>,
+) -> Result<Response, Problem> {
+    tell(answers, StatusRequest::Workers).await
 }
 
 /// This document.

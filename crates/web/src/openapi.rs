@@ -28,6 +28,7 @@ use crate::problem::Problem;
         crate::api::drops,
         crate::api::drop_tallies,
         crate::api::why,
+        crate::api::workers,
         crate::api::document,
         crate::events::events,
         crate::metrics::metrics,

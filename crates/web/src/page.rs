@@ -17,9 +17,12 @@ struct PageFile {
     bytes: &'static [u8],
 }
 
+const HTML: &str = "text/html; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+
 /// A row: path, content type, file below `crates/web/page/`.
 macro_rules! file {
-    ($path:literal, $content_type:literal, $file:literal) => {
+    ($path:literal, $content_type:expr, $file:literal) => {
         PageFile {
             path: $path,
             content_type: $content_type,
@@ -29,10 +32,31 @@ macro_rules! file {
 }
 
 /// The page where a browser gives the token.
-static LOGIN: PageFile = file!("/login", "text/html; charset=utf-8", "login.html");
+static LOGIN: PageFile = file!("/login", HTML, "login.html");
 
 /// All files.
-static FILES: &[PageFile] = &[file!("/", "text/html; charset=utf-8", "index.html")];
+static FILES: &[PageFile] = &[
+    file!("/", HTML, "index.html"),
+    file!("/icon.svg", "image/svg+xml", "icon.svg"),
+    file!("/style.css", "text/css; charset=utf-8", "style.css"),
+    file!("/advice.js", SCRIPT, "advice.js"),
+    file!("/api.js", SCRIPT, "api.js"),
+    file!("/app.js", SCRIPT, "app.js"),
+    file!("/chart.js", SCRIPT, "chart.js"),
+    file!("/dom.js", SCRIPT, "dom.js"),
+    file!("/format.js", SCRIPT, "format.js"),
+    file!("/login.js", SCRIPT, "login.js"),
+    file!("/picker.js", SCRIPT, "picker.js"),
+    file!("/rates.js", SCRIPT, "rates.js"),
+    file!("/sample.js", SCRIPT, "sample.js"),
+    file!("/stream.js", SCRIPT, "stream.js"),
+    file!("/views/drops.js", SCRIPT, "views/drops.js"),
+    file!("/views/events.js", SCRIPT, "views/events.js"),
+    file!("/views/states.js", SCRIPT, "views/states.js"),
+    file!("/views/tunnels.js", SCRIPT, "views/tunnels.js"),
+    file!("/views/why.js", SCRIPT, "views/why.js"),
+    file!("/views/workers.js", SCRIPT, "views/workers.js"),
+];
 
 /// The routes.
 pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {

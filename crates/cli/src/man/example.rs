@@ -76,6 +76,14 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     (
+        "top",
+        &[
+            example("uxfrm top", "live: tunnels, workers, ports, devices, drops, caches"),
+            example("uxfrm top -v workers -s 'BUSY %'", "workers, the busiest first"),
+            example("uxfrm top --once 192.0.2.2", "one frame, of tunnels with this peer"),
+        ],
+    ),
+    (
         "stat",
         &[
             example("uxfrm stat --reasons", "a counter for each drop reason"),

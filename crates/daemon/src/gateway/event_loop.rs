@@ -239,6 +239,7 @@ impl Gateway {
             drops: self.drops.iter().chain(self.devices.drops()).cloned().collect(),
             others,
             caches: self.caches.clone(),
+            figures: self.figures.clone(),
             tunnels: self.tunnels.counts(),
             notices: self.reconciler.notices(&self.database),
             nics: self.devices.nics(),

@@ -134,12 +134,21 @@ impl Gateway {
             Resource::Devices => self.devices.resume().context(stays)?,
             Resource::Workers => {
                 let prepared = std::mem::take(&mut self.prepared);
-                let RunningWorkers { workers, drops, feeds, caches, settings, resolver, requested } =
-                    prepared.start(config).context(stays)?;
+                let RunningWorkers {
+                    workers,
+                    drops,
+                    feeds,
+                    caches,
+                    figures,
+                    settings,
+                    resolver,
+                    requested,
+                } = prepared.start(config).context(stays)?;
                 (self.workers, self.resolver, self.requested) = (workers, resolver, requested);
                 self.drops.extend(drops);
                 self.feeds.extend(feeds);
                 self.caches.extend(caches);
+                self.figures.extend(figures);
                 self.settings = settings;
             }
             Resource::Tunnels => match before {

@@ -229,6 +229,7 @@ impl Gateway {
             drops: Vec::new(),
             feeds: Vec::new(),
             caches: Vec::new(),
+            figures: Vec::new(),
             settings: Settings::default(),
             events,
             poller,

@@ -29,7 +29,8 @@ use uxfrm_io::{
 };
 use uxfrm_packet::{Protocol, Version};
 use uxfrm_runtime::{
-    DevicePorts, EventLoop, Events, UdpSocketPort, WirePorts, WorkerLoop, WorkerThread,
+    DevicePorts, EventLoop, Events, SharedWorkerFigures, UdpSocketPort, WirePorts, WorkerLoop,
+    WorkerThread,
 };
 
 use crate::{
@@ -68,6 +69,8 @@ pub(crate) struct RunningWorkers {
     pub(crate) feeds: Vec<DropFeed>,
     /// What their flow caches do.
     pub(crate) caches: Vec<Arc<SharedCacheStats>>,
+    /// What they do.
+    pub(crate) figures: Vec<Arc<SharedWorkerFigures>>,
     /// The settings of the first.
     pub(crate) settings: Settings,
     /// Who tells them their ways past the host's stack.
@@ -111,6 +114,7 @@ pub(crate) struct PreparedWorkers {
     pub(crate) drops: Vec<Arc<Drops>>,
     pub(crate) feeds: Vec<DropFeed>,
     pub(crate) caches: Vec<Arc<SharedCacheStats>>,
+    pub(crate) figures: Vec<Arc<SharedWorkerFigures>>,
     pub(crate) settings: Settings,
     pub(crate) resolver: Option<NextHopResolver>,
     /// Programs at devices that workers read by `AF_XDP`.
@@ -135,13 +139,12 @@ impl PreparedWorkers {
 
     /// Starts each on its thread.
     pub(crate) fn start(self, config: &Config) -> anyhow::Result<RunningWorkers> {
-        let Self { workers, drops, feeds, caches, settings, resolver, programs: _at_devices } =
-            self;
+        let Self { workers, drops, feeds, caches, figures, settings, resolver, .. } = self;
         let workers = start(workers, &config.runtime)?;
         let requested = resolver.as_ref().map(NextHopResolver::requested).unwrap_or_default();
         let start = |resolver| WorkerThread::start(resolver, "uxfrm-ways".to_owned(), None);
         let resolver = resolver.map(start).transpose()?;
-        Ok(RunningWorkers { workers, drops, feeds, caches, settings, resolver, requested })
+        Ok(RunningWorkers { workers, drops, feeds, caches, figures, settings, resolver, requested })
     }
 }
 
@@ -206,11 +209,12 @@ pub(crate) fn open_all(
     let drops = workers.iter().map(|lane| lane.worker().drops()).chain(unclaimed).collect();
     let feeds = workers.iter().map(|lane| DropFeed::of(lane.worker())).collect();
     let caches = workers.iter().map(|lane| lane.worker().cache_counts()).collect();
+    let figures = workers.iter().map(WorkerLoop::figures).collect();
     let settings = workers.first().map(|lane| lane.worker().settings().clone()).unwrap_or_default();
     let workers =
         workers.into_iter().map(|lane| -> Box<dyn EventLoop> { Box::new(lane) }).collect();
     let programs = af_xdp.and_then(AfXdpDevice::program).into_iter().collect();
-    Ok(PreparedWorkers { workers, drops, feeds, caches, settings, resolver, programs })
+    Ok(PreparedWorkers { workers, drops, feeds, caches, figures, settings, resolver, programs })
 }
 
 /// A worker's wire with a device's queue, where there is one for it, and the talk about ways that

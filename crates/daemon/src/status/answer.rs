@@ -20,6 +20,7 @@ use super::{
     explanation::explain,
     grouping::Grouping,
     survey::{Cursor, ReadAt, Survey, parse_cursor},
+    workers,
 };
 use crate::{
     clock::{epoch, now},
@@ -69,6 +70,7 @@ impl Sources {
         access: Access,
     ) -> StatusAnswer {
         let answer = match request {
+            StatusRequest::Workers => Ok(StatusAnswer::Workers(workers::report(posted))),
             StatusRequest::Counters => Ok(StatusAnswer::Counters(counters(posted))),
             StatusRequest::Status(query) => {
                 self.status(query, posted).map(|status| StatusAnswer::Status(Box::new(status)))
@@ -161,7 +163,7 @@ pub(super) fn unix_seconds() -> u64 {
     (epoch() + now().0) / 1_000_000_000
 }
 
-fn age_seconds(posted: &Posted) -> u64 {
+pub(super) fn age_seconds(posted: &Posted) -> u64 {
     now().since(posted.at).as_secs()
 }
 

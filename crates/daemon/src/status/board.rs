@@ -9,6 +9,7 @@ use arc_swap::ArcSwap;
 use uxfrm_engine::{DeviceId, DropCounts, Drops, Moment, SaId, SharedCacheStats};
 use uxfrm_io::poll::Waker;
 use uxfrm_offload::Nics;
+use uxfrm_runtime::SharedWorkerFigures;
 
 use crate::clock::now;
 
@@ -22,6 +23,8 @@ pub(crate) struct Post {
     pub(crate) others: DropCounts,
     /// What workers' flow caches do.
     pub(crate) caches: Vec<Arc<SharedCacheStats>>,
+    /// What workers do.
+    pub(crate) figures: Vec<Arc<SharedWorkerFigures>>,
     /// Counts of tunnels and receive ports.
     pub(crate) tunnels: Vec<(String, u64)>,
     /// What is wrong, a line each.

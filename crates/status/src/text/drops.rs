@@ -16,6 +16,12 @@ pub struct DropText {
     explained: BTreeSet<String>,
 }
 
+/// One record without its number, in a line without colours.
+#[must_use]
+pub fn summary(record: &DropStatus) -> String {
+    line(record, Colour::Plain)
+}
+
 /// Bytes that a line shows of a packet of which nothing else is known.
 const SHOWN: usize = 32;
 

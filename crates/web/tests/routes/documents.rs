@@ -29,6 +29,7 @@ async fn path_is_a_question_to_the_gateway() {
     let peer = || Some("192.0.2.0/24".parse().unwrap());
     let table = [
         ("counters", StatusRequest::Counters),
+        ("workers", StatusRequest::Workers),
         ("status", StatusRequest::Status(StatusQuery::default())),
         (
             "status?peer=192.0.2.0%2F24&limit=7&after=x",

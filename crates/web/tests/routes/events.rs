@@ -59,9 +59,10 @@ async fn drops_and_health_are_told_as_they_change() {
             let health = if is_first { Health::Up } else { Health::Down };
             Ok(StatusAnswer::Status(Box::new(status(vec![tunnel(7, health)]))))
         }
-        StatusRequest::Counters | StatusRequest::DropTallies(_) | StatusRequest::Why(_) => {
-            Ok(document(request))
-        }
+        StatusRequest::Counters
+        | StatusRequest::DropTallies(_)
+        | StatusRequest::Why(_)
+        | StatusRequest::Workers => Ok(document(request)),
     });
     let answer = open(&gateway).oneshot(get("/api/v1/events")).await.unwrap();
     assert_eq!(answer.headers()["content-type"], "text/event-stream");

@@ -17,6 +17,7 @@ use uxfrm_status::gateway::{GatewayIdentity, GatewayStatus, PlainPolicies, Statu
 use uxfrm_status::health::Health;
 use uxfrm_status::protocol::{StatusAnswer, StatusRequest};
 use uxfrm_status::tunnel::{FailureStatus, PolicyTally, TrafficStatus, TunnelStatus};
+use uxfrm_status::workers::WorkerReport;
 use uxfrm_web::access::{Access, AccessToken, KnownHosts};
 use uxfrm_web::source::Source;
 
@@ -65,6 +66,7 @@ pub(crate) fn document(request: &StatusRequest) -> StatusAnswer {
         }
         StatusRequest::Status(_) => StatusAnswer::Status(Box::new(status(Vec::new()))),
         StatusRequest::Drops(_) => StatusAnswer::Drops(drops(0)),
+        StatusRequest::Workers => StatusAnswer::Workers(WorkerReport::default()),
         StatusRequest::DropTallies(_) => StatusAnswer::DropTallies(DropTallyReport {
             at: 7,
             tallies: Vec::new(),

@@ -140,6 +140,7 @@ fn counters(client: &mut UnixStream) -> CounterReport {
         | StatusAnswer::Why(_)
         | StatusAnswer::Drops(_)
         | StatusAnswer::DropTallies(_)
+        | StatusAnswer::Workers(_)
         | StatusAnswer::Refusal(_)) => panic!("{other:?}"),
     }
 }
