@@ -22,7 +22,7 @@ use uxfrm_status::{
 use crate::{connection::check_listener, fallback_socket};
 
 /// How long a gateway may take to answer, as on its control socket.
-const ANSWER: Duration = Duration::from_secs(5);
+pub(crate) const ANSWER: Duration = Duration::from_secs(5);
 /// How long it may take to look through all of its states, beside workers that keep all cores busy.
 const SURVEY: Duration = Duration::from_secs(60);
 
@@ -86,7 +86,12 @@ fn ask(request: &StatusRequest, patience: Duration) -> anyhow::Result<StatusAnsw
                 .map_err(|error| of_another_release(&line, error));
         }
     }
-    anyhow::bail!(
+    Err(unwelcome())
+}
+
+/// What to say of a gateway that lets us go without a word.
+pub(crate) fn unwelcome() -> anyhow::Error {
+    anyhow::anyhow!(
         "the gateway answers only root, the user that runs it, and the members of `[status] group`"
     )
 }
@@ -109,7 +114,10 @@ fn answered(
     }
 }
 
-fn of_another_release(line: &[u8], error: uxfrm_status::protocol::Error) -> anyhow::Error {
+pub(crate) fn of_another_release(
+    line: &[u8],
+    error: uxfrm_status::protocol::Error,
+) -> anyhow::Error {
     if line.starts_with(b"Xfrm") {
         return anyhow::anyhow!(
             "the gateway that runs is of an older release: `uxfrm upgrade` replaces it by this one"
@@ -125,12 +133,14 @@ fn refused(refusal: &RequestRefusal) -> anyhow::Error {
 }
 
 /// What to say of an answer to another question, or none.
-fn other(answer: &StatusAnswer) -> anyhow::Error {
+pub(crate) fn other(answer: &StatusAnswer) -> anyhow::Error {
     match answer {
         StatusAnswer::Refusal(refusal) => refused(refusal),
         StatusAnswer::Counters(_)
         | StatusAnswer::Status(_)
         | StatusAnswer::Why(_)
+        | StatusAnswer::Capture(_)
+        | StatusAnswer::Trace(_)
         | StatusAnswer::Drops(_)
         | StatusAnswer::DropTallies(_) => {
             anyhow::anyhow!("the gateway answers another question")
@@ -139,7 +149,7 @@ fn other(answer: &StatusAnswer) -> anyhow::Error {
 }
 
 /// What to say of a gateway that was there and has not answered.
-fn unanswered(error: &io::Error, patience: Duration) -> anyhow::Error {
+pub(crate) fn unanswered(error: &io::Error, patience: Duration) -> anyhow::Error {
     if error.kind() == io::ErrorKind::WouldBlock {
         return anyhow::anyhow!(
             "the uxfrm of this network namespace has not answered for {} s: it is stopped or too busy",
@@ -154,7 +164,7 @@ pub(crate) fn is_there() -> bool {
     dial().is_ok()
 }
 /// A connection to this network namespace's gateway, and not to somebody who only has its name.
-fn dial() -> anyhow::Result<UnixStream> {
+pub(crate) fn dial() -> anyhow::Result<UnixStream> {
     let elsewhere = fallback_socket::find(STAT_NAME).and_then(|file| UnixAddr::new(&file).ok());
     let elsewhere = elsewhere.and_then(|address| dial_address(&address).ok());
     if let Some(server) = elsewhere.filter(|server| check_listener(server).is_ok()) {

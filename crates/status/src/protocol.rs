@@ -23,10 +23,12 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    capture::{CaptureQuery, CaptureReport},
     counters::CounterReport,
     drops::{DropQuery, DropReport, DropTallyQuery, DropTallyReport},
     explanation::{FlowExplanation, FlowQuery},
     gateway::{GatewayStatus, StatusQuery},
+    trace::{TraceQuery, TraceReport},
 };
 
 /// The version that is spoken.
@@ -36,7 +38,8 @@ pub const VERSION: u32 = 1;
 pub const LONGEST_REQUEST: usize = 64 << 10;
 
 /// Names of all requests.
-pub const REQUESTS: [&str; 5] = ["counters", "status", "drops", "drop-tallies", "why"];
+pub const REQUESTS: [&str; 7] =
+    ["counters", "status", "drops", "drop-tallies", "why", "capture", "trace"];
 
 /// What a client asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +55,10 @@ pub enum StatusRequest {
     DropTallies(DropTallyQuery),
     /// What a packet would meet.
     Why(FlowQuery),
+    /// Captured packets.
+    Capture(CaptureQuery),
+    /// Traced packets.
+    Trace(TraceQuery),
 }
 
 /// What it is answered.
@@ -68,6 +75,10 @@ pub enum StatusAnswer {
     DropTallies(DropTallyReport),
     /// To [`StatusRequest::Why`].
     Why(Box<FlowExplanation>),
+    /// To [`StatusRequest::Capture`].
+    Capture(CaptureReport),
+    /// To [`StatusRequest::Trace`].
+    Trace(TraceReport),
     /// To what is no request.
     Refusal(RequestRefusal),
 }
@@ -215,6 +226,7 @@ mod tests {
         for name in REQUESTS {
             let needs = match name {
                 "drop-tallies" => r#","by":"sa""#,
+                "trace" => r#","packets":3"#,
                 "why" => r#","source":"10.1.0.1","destination":"10.2.0.1""#,
                 _alone => "",
             };

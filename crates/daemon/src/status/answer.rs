@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use uxfrm_engine::{
-    ByDirection, ByFamily, CacheStats, DropCounts, DropReason, KeyManagers, Moment, Published,
-    Settings, Snapshot, XfrmCounter,
+    ByDirection, ByFamily, CacheStats, DropCounts, DropReason, KeyManagers, Moment, PacketTap,
+    Published, Settings, Snapshot, XfrmCounter,
 };
 use uxfrm_status::{
     counters::{CacheReport, CounterList, CounterReport},
@@ -19,6 +19,7 @@ use super::{
     drops::DropRing,
     explanation::explain,
     survey::{ReadAt, Survey, parse_cursor},
+    watch::{PacketSource, Watch, Watcher},
 };
 use crate::{
     clock::{epoch, now},
@@ -35,6 +36,7 @@ pub(super) struct Sources {
     /// When the gateway started.
     started: Moment,
     drops: DropRing,
+    taps: Vec<Arc<PacketTap>>,
 }
 
 impl Sources {
@@ -46,7 +48,8 @@ impl Sources {
         started: Moment,
         feeds: &[DropFeed],
     ) -> Self {
-        Self { published, identity, settings, started, drops: DropRing::new(feeds) }
+        let taps = feeds.iter().map(|feed| Arc::clone(&feed.tap)).collect();
+        Self { published, identity, settings, started, drops: DropRing::new(feeds), taps }
     }
 
     /// Takes workers' records of dropped packets, now and then.
@@ -75,8 +78,30 @@ impl Sources {
             StatusRequest::DropTallies(query) => {
                 Ok(StatusAnswer::DropTallies(self.drops.tally_report(query.by, posted)))
             }
+            // They belong to a client: `Sources::watch`.
+            StatusRequest::Capture(_) | StatusRequest::Trace(_) => {
+                Err(RequestRefusal::new("packets are shown on a connection of their own"))
+            }
         };
         answer.unwrap_or_else(StatusAnswer::Refusal)
+    }
+
+    /// The answer to a request that a client goes on with: it begins a watch, or takes what has
+    /// come since. `None` for other requests.
+    pub(super) fn watch(
+        &self,
+        watch: &mut Option<Watch>,
+        request: &StatusRequest,
+        watcher: Watcher<'_>,
+    ) -> Option<StatusAnswer> {
+        let source = PacketSource {
+            taps: &self.taps,
+            published: &self.published,
+            identity: &self.identity,
+            settings: &self.settings,
+        };
+        Watch::answer(watch, request, watcher, source)
+            .map(|answer| answer.unwrap_or_else(StatusAnswer::Refusal))
     }
 
     fn explain(&self, query: &FlowQuery) -> Result<FlowExplanation, RequestRefusal> {
