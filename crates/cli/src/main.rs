@@ -9,6 +9,7 @@
 
 mod arguments;
 mod bench;
+mod capture;
 mod check;
 mod completions;
 mod demo;
@@ -28,6 +29,7 @@ mod run;
 mod setup;
 mod stat;
 mod status;
+mod trace;
 mod tunnels;
 mod upgrade;
 mod why;
@@ -81,6 +83,7 @@ fn main() -> ExitCode {
 const fn reads_keys(command: &Command) -> bool {
     match command {
         Command::Check(_)
+        | Command::Capture(_)
         | Command::Guard(_)
         | Command::Reload(_)
         | Command::Setup(_)
@@ -95,6 +98,7 @@ const fn reads_keys(command: &Command) -> bool {
         | Command::Stat(_)
         | Command::Drops(_)
         | Command::Why(_)
+        | Command::Trace(_)
         | Command::Probe(_)
         | Command::Exec(_)
         | Command::Demo(_)
@@ -125,6 +129,8 @@ fn execute(command: Command, supervisor: Option<u32>) -> anyhow::Result<ExitCode
         Command::Stat(options) => stat::execute(&options),
         Command::Drops(options) => drops::execute(&options),
         Command::Why(options) => return why::execute(&options),
+        Command::Capture(options) => capture::execute(&options),
+        Command::Trace(options) => trace::execute(&options),
         Command::Probe(options) => return probe::execute(&options),
         Command::Exec(options) => exec::execute(&options),
         Command::Demo(options) => demo::execute(&options),

@@ -6,7 +6,7 @@
 
 mod dropped;
 mod host;
-mod query;
+pub(crate) mod query;
 mod text;
 
 use std::io::{self, Write as _};
