@@ -2,8 +2,8 @@
 
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{
-    AcquireView, Database, DropReason, Event, KeyManagers, Moment, OffloadedPacket, Output, Policy,
-    ReceivedPacket, SaConfig, SaRequest, Settings, Worker,
+    AcquireView, CapturePoint, Database, DropReason, Event, KeyManagers, Moment, OffloadedPacket,
+    Output, PacketWay, Policy, ReceivedPacket, SaConfig, SaRequest, Settings, TracePort, Worker,
 };
 use uxfrm_packet::{Batch, PacketBuf, Pool};
 
@@ -67,6 +67,30 @@ impl TestGateway {
         let pending = std::sync::Arc::new(pending.into_iter().collect());
         let key_managers = KeyManagers::Listening;
         self.database.set_acquires(AcquireView { key_managers, pending, ..AcquireView::default() });
+    }
+
+    /// As a loop of the runtime does it while somebody watches: shows packets at both sides and
+    /// traces those that are wanted. Returns what [`TestGateway::outbound`] does.
+    pub fn outbound_watched(
+        &mut self,
+        packets: Vec<PacketBuf>,
+    ) -> (Vec<PacketBuf>, Vec<PacketBuf>) {
+        let Self { worker, pool, output, now, .. } = self;
+        let mut batch: Batch = packets.into_iter().collect();
+        worker.show(CapturePoint::Plain(PacketWay::Out), batch.as_slice(), *now);
+        worker.outbound_traced(&mut batch, TracePort::Host, *now, pool, output);
+        worker.show(CapturePoint::Wire(PacketWay::Out), output.wire.as_slice(), *now);
+        self.collect()
+    }
+
+    /// The same for packets from the wire. Returns what [`TestGateway::inbound`] does.
+    pub fn inbound_watched(&mut self, packets: Vec<PacketBuf>) -> Vec<PacketBuf> {
+        let Self { worker, pool, output, now, .. } = self;
+        let mut batch: Batch = packets.into_iter().collect();
+        worker.show(CapturePoint::Wire(PacketWay::In), batch.as_slice(), *now);
+        worker.inbound_traced(&mut batch, *now, pool, output);
+        worker.show(CapturePoint::Plain(PacketWay::In), output.host.as_slice(), *now);
+        self.collect().1
     }
 
     /// Processes packets from the host; returns packets to the wire, and packets back to the host

@@ -1,5 +1,7 @@
 //! The command line, as clap reads it. The doc comments here are the text of `uxfrm --help`.
 
+mod packets;
+
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -9,6 +11,7 @@ use uxfrm_bench::CaseFilter;
 use uxfrm_status::gateway::PeerFilter;
 use uxfrm_web_options::WebOptions;
 
+pub(crate) use self::packets::{CaptureOptions, PacketFilterOptions, TraceOptions};
 use crate::demo_case::CaseName;
 use crate::top::view::View;
 
@@ -104,6 +107,18 @@ pub(crate) enum Command {
     /// plain or, with `spi`, in ESP. Exit code: 0 it leaves in ESP or comes in, 1 it is dropped,
     /// waits or leaves plain, 2 nobody could be asked.
     Why(WhyOptions),
+    /// Capture packets of the running gateway: of the plain side, the wire side, or dropped ones.
+    ///
+    /// Each packet has a comment: verdict, drop reason, policy, state, SPI. Without `--write` a
+    /// line a packet is printed. `uxfrm capture -w - | tshark -r -` shows them at once, and with
+    /// `--keys` Wireshark decrypts the wire side. Without `--plain`, `--wire` or `--drops` all
+    /// three are captured. For root and the gateway's own user: packets are users' data.
+    Capture(CaptureOptions),
+    /// Trace the next packets through the running gateway: what each stage has decided.
+    ///
+    /// Policies, flow cache, bundle, states, numbers, path, what left or why it was dropped, of the
+    /// real packet. Ends once so many packets were traced.
+    Trace(TraceOptions),
     /// Find the largest packet that really passes a tunnel, by pings without fragmentation.
     ///
     /// Exit code: 0 packets pass as large as uxfrm takes them for, 1 only smaller ones do, as a

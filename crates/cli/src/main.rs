@@ -9,6 +9,7 @@
 
 mod arguments;
 mod bench;
+mod capture;
 mod check;
 mod completions;
 mod demo;
@@ -29,6 +30,7 @@ mod setup;
 mod stat;
 mod status;
 mod top;
+mod trace;
 mod tunnels;
 mod upgrade;
 mod web;
@@ -83,6 +85,7 @@ fn main() -> ExitCode {
 const fn reads_keys(command: &Command) -> bool {
     match command {
         Command::Check(_)
+        | Command::Capture(_)
         | Command::Guard(_)
         | Command::Reload(_)
         | Command::Setup(_)
@@ -98,6 +101,7 @@ const fn reads_keys(command: &Command) -> bool {
         | Command::Top(_)
         | Command::Drops(_)
         | Command::Why(_)
+        | Command::Trace(_)
         | Command::Probe(_)
         | Command::Web(_)
         | Command::Exec(_)
@@ -130,6 +134,8 @@ fn execute(command: Command, supervisor: Option<u32>) -> anyhow::Result<ExitCode
         Command::Top(options) => return top::execute(&options),
         Command::Drops(options) => drops::execute(&options),
         Command::Why(options) => return why::execute(&options),
+        Command::Capture(options) => capture::execute(&options),
+        Command::Trace(options) => trace::execute(&options),
         Command::Probe(options) => return probe::execute(&options),
         Command::Web(_) => web::execute(),
         Command::Exec(options) => exec::execute(&options),

@@ -5,7 +5,7 @@
 //! nobody could be asked.
 
 mod dropped;
-mod query;
+pub(crate) mod query;
 mod text;
 
 use std::io::{self, Write as _};

@@ -8,11 +8,13 @@
 //! | --- | --- |
 //! | [`reload`], [`upgrade`] | requests and answers of these dialects, as JSON |
 //! | [`stat`] | the status socket: counters, tunnels |
+//! | [`packet_watch`] | captures and traces |
 //! | [`fallback_socket`] | where to look when a stranger has the abstract name |
 #![forbid(unsafe_code)]
 
 mod connection;
 pub mod fallback_socket;
+pub mod packet_watch;
 pub mod reload;
 pub mod stat;
 pub mod upgrade;

@@ -22,7 +22,7 @@ use uxfrm_status::{
 use crate::{connection::check_listener, fallback_socket};
 
 /// How long a gateway may take to answer, as on its control socket.
-const ANSWER: Duration = Duration::from_secs(5);
+pub(crate) const ANSWER: Duration = Duration::from_secs(5);
 /// How long it may take to look through all of its states, beside workers that keep all cores busy.
 const SURVEY: Duration = Duration::from_secs(60);
 
@@ -152,7 +152,9 @@ pub fn ask(request: &StatusRequest) -> Result<StatusAnswer, Error> {
         StatusRequest::Counters
         | StatusRequest::Drops(_)
         | StatusRequest::DropTallies(_)
-        | StatusRequest::Workers => ANSWER,
+        | StatusRequest::Workers
+        | StatusRequest::Capture(_)
+        | StatusRequest::Trace(_) => ANSWER,
         StatusRequest::Status(_) | StatusRequest::Why(_) => SURVEY,
     };
     for _ in 0..ATTEMPTS {
@@ -166,7 +168,8 @@ pub fn ask(request: &StatusRequest) -> Result<StatusAnswer, Error> {
     Err(Error::NotAllowed)
 }
 
-fn read(line: &[u8]) -> Result<StatusAnswer, Error> {
+/// Reads what a gateway says; a refusal is an error.
+pub(crate) fn read(line: &[u8]) -> Result<StatusAnswer, Error> {
     match StatusAnswer::from_line(line) {
         Ok(StatusAnswer::Refusal(refusal)) => Err(Error::Refused(refusal)),
         Ok(answer) => Ok(answer),
@@ -194,7 +197,7 @@ fn answered(
 }
 
 /// What to say of a gateway that was there and has not answered.
-fn unanswered(error: io::Error, patience: Duration) -> Error {
+pub(crate) fn unanswered(error: io::Error, patience: Duration) -> Error {
     if error.kind() == io::ErrorKind::WouldBlock {
         return Error::Silent(patience);
     }
@@ -207,7 +210,7 @@ pub(crate) fn is_there() -> bool {
 }
 
 /// A connection to this network namespace's gateway, and not to somebody who only has its name.
-fn dial() -> Result<UnixStream, Error> {
+pub(crate) fn dial() -> Result<UnixStream, Error> {
     let elsewhere = fallback_socket::find(STAT_NAME).and_then(|file| UnixAddr::new(&file).ok());
     let elsewhere = elsewhere.and_then(|address| dial_address(&address).ok());
     if let Some(server) = elsewhere.filter(|server| check_listener(server).is_ok()) {

@@ -10,8 +10,10 @@
 //! ([`server`]). Root, the gateway's user and the members of `[status] group` are answered.
 
 mod access;
+mod annotation;
 mod answer;
 pub(crate) mod board;
+mod capture;
 mod client;
 mod drop_lines;
 mod drops;
@@ -22,7 +24,9 @@ mod share;
 pub(crate) mod socket;
 mod state;
 mod survey;
+mod trace;
 mod tunnel;
+mod watch;
 mod workers;
 
 use std::{

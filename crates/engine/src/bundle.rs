@@ -22,9 +22,9 @@ use crate::esp::encap_layout::EncapRoom;
 use crate::events::acquire::MissingSa;
 use crate::spd::policy::MAX_TEMPLATES;
 use crate::{
-    Attachment, DropReason, DropSubject, Family, FlowKey, Mark, Mode, Moment, OffloadOrder,
-    OutboundQuery, PolicyEntry, PolicyFlags, Sa, SaId, SaRequest, SaSubject, Settings, Snapshot,
-    Spi, Template, TemplateLevel, WireHeaders,
+    Attachment, BundleOrigin, DropReason, DropSubject, Family, FlowKey, Mark, Mode, Moment,
+    OffloadOrder, OutboundQuery, PolicyEntry, PolicyFlags, Sa, SaId, SaRequest, SaSubject,
+    Settings, Snapshot, Spi, Template, TemplateLevel, TraceStep, WireHeaders,
 };
 
 /// Upper bound of SAs per packet: those of a sub policy and a main policy.
@@ -85,6 +85,13 @@ pub(crate) struct FrameLayout {
 }
 
 impl Bundle {
+    /// What it is, for a trace.
+    pub(crate) fn step(&self, origin: BundleOrigin) -> TraceStep {
+        let states = self.layers.iter().map(|layer| SaSubject::from(&*layer.sa)).collect();
+        let (path_mtu, inner_mtu) = (self.mtu, self.inner_mtu);
+        TraceStep::Bundle { origin, states, path_mtu, inner_mtu }
+    }
+
     /// Builds the bundle of a chain for packets of version `inner`.
     fn of(states: &ChainSas<'_>, inner: Version, settings: &Settings) -> Result<Self, DropReason> {
         let outermost = states.len().wrapping_sub(1);

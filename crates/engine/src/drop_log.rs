@@ -15,6 +15,7 @@ mod tallies;
 
 use std::sync::Arc;
 
+use crate::packet_tap::{DropNote, EncapPorts, PacketTap, ShowSite, ShownPacket};
 use crate::{DropReason, Drops, Moment, Settings, Snapshot};
 use budget::DropBudget;
 use headers::Headers;
@@ -35,6 +36,9 @@ pub(crate) struct DropLog {
     budget: DropBudget,
     records: Arc<DropRecords>,
     memos: Memos,
+    tap: Arc<PacketTap>,
+    /// Drops of the packet that is traced.
+    traced: Option<Vec<DropNote>>,
 }
 
 /// What drops are explained by: databases, settings and time.
@@ -67,11 +71,55 @@ impl DropLog {
         let headers = memo::needs_headers(reason, site).then(read);
         let subject = self.memos.subject(reason, site, &headers.unwrap_or_default(), view);
         self.tallies.add(reason, subject, packets);
+        if self.tap.is_armed() {
+            self.show(packets, reason, (site, subject), view);
+        }
         if let Some(packets) = self.budget.take(reason, packets, view.now) {
             let record = DropRecord::new(reason, packets, view.now);
             let headers = headers.unwrap_or_else(read);
             self.records.put(record.at_site(site, subject, &headers));
         }
+    }
+
+    /// Shows a drop to those who watch.
+    #[inline(never)]
+    fn show(
+        &mut self,
+        packets: u64,
+        reason: DropReason,
+        (site, subject): (&DropSite<'_>, DropSubject),
+        view: DropView<'_>,
+    ) {
+        let DropSubject { sa, policy, device } = subject;
+        let note = DropNote { reason, packets, sa, policy, device };
+        let shown = site.packet.map(|packet| ShownPacket {
+            bytes: packet.bytes,
+            udp: packet.udp,
+            mark: packet.mark,
+            if_id: packet.if_id,
+            segment: None,
+        });
+        let ports = EncapPorts(&view.settings.encap_ports);
+        let at = ShowSite { at: view.now, worker: view.settings.cpu.0, ports };
+        self.tap.show_drop(shown.as_ref(), note, at);
+        if let Some(traced) = &mut self.traced {
+            traced.push(note);
+        }
+    }
+
+    /// Remembers drops from now on.
+    pub(crate) fn begin_trace(&mut self) {
+        self.traced = Some(Vec::new());
+    }
+
+    /// The drops since then.
+    pub(crate) fn end_trace(&mut self) -> Vec<DropNote> {
+        self.traced.take().unwrap_or_default()
+    }
+
+    /// Who watches the worker.
+    pub(crate) fn tap(&self) -> &Arc<PacketTap> {
+        &self.tap
     }
 
     /// Publishes the counts by subject, if they have changed.

@@ -22,6 +22,7 @@ mod fragments;
 mod ids;
 mod insertion_order;
 mod lifetime;
+mod packet_tap;
 mod pmtu;
 mod prefix;
 pub mod sa;
@@ -64,6 +65,12 @@ pub use ids::{Attachment, DeviceId, Handle, Segmentation};
 pub use ids::{Cpu, IfId, Mark, PolicyIndex, Priority, Reqid, Spi};
 pub use ids::{Direction, Mode, Offload, OffloadKind, SaProtocol};
 pub use lifetime::{LifetimeLimits, SoftHardLimit};
+pub use packet_tap::{
+    BundleOrigin, CacheAnswer, CapturePoint, CaptureReader, CaptureRequest, CaptureSides,
+    DatapathKind, DropNote, EspStart, PacketHeaders, PacketTap, PacketTrace, PacketWay,
+    TRACED_BYTES, TRACES_WAITING, TRIED_A_SECOND, TapFilter, TappedPacket, TracePort, TraceReader,
+    TraceStep, WAITING_BYTES, WAITING_PACKETS,
+};
 pub use pmtu::IcmpRateLimit;
 pub use prefix::{Family, Prefix, PrefixError};
 pub use sa::Sa;

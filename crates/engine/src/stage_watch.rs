@@ -1,4 +1,6 @@
-//! Stages of a batch, for measurements.
+//! Stages of a batch, for measurements and traces.
+
+use crate::packet_tap::TraceStep;
 
 /// A stage that a batch has passed: one or several numbers of the maps in `outbound.rs` and
 /// `inbound.rs`.
@@ -75,6 +77,13 @@ impl Stage {
 pub trait StageWatch {
     /// All packets of the batch have passed `stage`; with several SAs some stages repeat.
     fn stage_done(&mut self, stage: Stage);
+
+    /// What was decided about a packet, for a watcher that sends packets one by one. Others leave
+    /// this as it is: then `step` is not made, and there is no code for it.
+    #[inline(always)]
+    fn note(&mut self, step: impl FnOnce() -> TraceStep) {
+        let _unmade = step;
+    }
 }
 
 /// No watcher, at no cost.

@@ -4,6 +4,8 @@
 //! counters. Every packet that it is given comes out, waits for a state or for other fragments, or
 //! is dropped under exactly one [`DropReason`]: see [`TrafficCounters`].
 
+mod traced;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -14,11 +16,12 @@ use crate::datapath::context::{BatchContext, Output, TrafficCounters};
 use crate::datapath::inbound::Inbound;
 use crate::datapath::outbound::{Outbound, WaitingPacket};
 use crate::drop_log::{DropLog, DropSite, DropView};
+use crate::packet_tap::{EncapPorts, ShowSite};
 use crate::settings::Settings;
 use crate::{
-    ByDirection, CacheStats, Direction, DropReason, DropRecords, Drops, Event, HostView, Moment,
-    Published, ReceivedPacket, SharedCacheStats, SharedDropTallies, Snapshot, StageWatch,
-    min_path_mtu,
+    ByDirection, CacheStats, CapturePoint, Direction, DropReason, DropRecords, Drops, Event,
+    HostView, Moment, PacketTap, Published, ReceivedPacket, SharedCacheStats, SharedDropTallies,
+    Snapshot, StageWatch, min_path_mtu,
 };
 
 /// One thread's engine.
@@ -223,6 +226,31 @@ impl Worker {
     #[must_use]
     pub fn drop_tallies(&self) -> Arc<SharedDropTallies> {
         Arc::clone(self.drops.published())
+    }
+
+    /// Where it shows its packets, for whoever watches.
+    #[must_use]
+    pub fn tap(&self) -> Arc<PacketTap> {
+        Arc::clone(self.drops.tap())
+    }
+
+    /// Whether somebody watches its packets: then a loop calls [`Worker::show`],
+    /// [`Worker::outbound_traced`] and [`Worker::inbound_traced`]. For once a round.
+    #[must_use]
+    #[inline]
+    pub fn is_watched(&self) -> bool {
+        self.drops.tap().is_armed()
+    }
+
+    /// Shows packets at a point to those who capture there. Drops are shown by the worker itself.
+    #[cold]
+    pub fn show(&self, point: CapturePoint, packets: &[PacketBuf], now: Moment) {
+        self.drops.tap().show(point, packets, self.show_site(now));
+    }
+
+    fn show_site(&self, at: Moment) -> ShowSite<'_> {
+        let ports = EncapPorts(&self.settings.encap_ports);
+        ShowSite { at, worker: self.settings.cpu.0, ports }
     }
 
     /// Counts and perhaps records a buffer of `packets` packets that the caller drops before or

@@ -15,6 +15,7 @@
 //! | [`xdp`] | the same by `AF_XDP`, without the kernel's network stack |
 //! | [`ike`] | a UDP port shared with IKE daemons |
 //! | [`memory`], [`pcap`] | ports for tests, benchmarks and captures; a tap on any port |
+//! | [`pcapng`] | capture files with interfaces and comments |
 //! | [`segmenting_port`] | software segmentation and checksums for a port without them |
 //! | [`esp_fanout`] | ESP shared among the raw sockets of several workers, by SPI |
 //! | [`rtnetlink`], [`netns`] | links, addresses, routes and rules; network namespaces |
@@ -61,6 +62,7 @@ pub mod netns;
 pub mod nftables;
 pub mod packet_socket;
 pub mod pcap;
+pub mod pcapng;
 pub mod peer;
 pub mod poll;
 pub mod port;

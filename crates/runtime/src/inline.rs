@@ -36,7 +36,10 @@ use std::{
     time::Duration,
 };
 
-use uxfrm_engine::{DropReason, IcmpRateLimit, Moment, Output, ReceivedPacket, Worker};
+use uxfrm_engine::{
+    CapturePoint, DropReason, IcmpRateLimit, Moment, Output, PacketWay, ReceivedPacket, TracePort,
+    Worker,
+};
 use uxfrm_io::{
     FramePort, Frames, Port, Transmitted, clock,
     ike::IkeDaemonQueue,
@@ -115,6 +118,10 @@ pub struct InlineLoop {
     backpressure: Backpressure,
     received: Vec<ReceivedPacket>,
     sealed: Vec<PacketBuf>,
+    /// Whether somebody watches packets in this turn.
+    is_watched: bool,
+    /// The port that the outbound batch came by.
+    came_by: TracePort,
     /// Number of buffers that wait for SAs, for other threads.
     held: Arc<AtomicUsize>,
     last_periodic: Moment,
@@ -186,6 +193,8 @@ impl InlineLoop {
             backpressure: Backpressure::default(),
             received: Vec::new(),
             sealed: Vec::new(),
+            is_watched: false,
+            came_by: TracePort::Host,
             held: Arc::default(),
             last_periodic: Moment(0),
             now: Moment(0),
@@ -264,6 +273,7 @@ impl InlineLoop {
             self.worker.settle();
         }
         self.now = Moment(clock::boot_nanoseconds());
+        self.is_watched = self.worker.is_watched();
         if let Some(devices) = &mut self.devices {
             devices.refresh_devices(&mut self.pool);
         }
@@ -277,6 +287,7 @@ impl InlineLoop {
             let host = &mut self.ports.host;
             let count = host.receive(&mut self.pool, &mut self.batch).map_err(Error::Host)?;
             self.traffic.host.count_received(count);
+            self.came_by = TracePort::Host;
             self.outbound();
         }
         // 4 from the protected port
@@ -285,6 +296,7 @@ impl InlineLoop {
             let count = port.receive(&mut self.pool, &mut self.batch).map_err(Error::Link)?;
             self.traffic.protected.count_received(count);
             self.filter_protected();
+            self.came_by = TracePort::Protected;
             self.outbound();
         }
         // 5 from the wire
@@ -333,6 +345,7 @@ impl InlineLoop {
     fn outbound(&mut self) {
         loop {
             self.protect(Self::send_out);
+            self.came_by = TracePort::Wire;
             if !self.requeued.is_empty() {
                 std::mem::swap(&mut self.batch, &mut self.requeued);
             } else if !self.icmp_errors.is_empty() {
@@ -346,7 +359,14 @@ impl InlineLoop {
 
     /// Sends the batch through the `out` policies, and their output to `send`.
     fn protect(&mut self, send: fn(&mut Self, PacketBuf)) {
-        self.worker.outbound(&mut self.batch, self.now, &mut self.pool, &mut self.out);
+        let Self { worker, batch, now, pool, out, .. } = self;
+        if self.is_watched {
+            worker.show(CapturePoint::Plain(PacketWay::Out), batch.as_slice(), *now);
+            worker.outbound_traced(batch, self.came_by, *now, pool, out);
+            worker.show(CapturePoint::Wire(PacketWay::Out), out.wire.as_slice(), *now);
+        } else {
+            worker.outbound(batch, *now, pool, out);
+        }
         let mut wire = std::mem::take(&mut self.out.wire);
         for packet in wire.drain() {
             send(self, packet);
@@ -371,11 +391,19 @@ impl InlineLoop {
     /// Decrypts and checks the batch, and forwards what passes; devices decrypt packets of their
     /// SAs.
     fn inbound(&mut self) {
+        if self.is_watched {
+            self.worker.show(CapturePoint::Wire(PacketWay::In), self.batch.as_slice(), self.now);
+        }
         if let Some(devices) = self.devices.as_mut().filter(|devices| !devices.is_empty()) {
             let lost = devices.dispatch_offloaded(&mut self.batch, &mut self.pool);
             self.count_lost(lost);
         }
-        self.worker.inbound(&mut self.batch, self.now, &mut self.pool, &mut self.out);
+        let Self { worker, batch, now, pool, out, .. } = self;
+        if self.is_watched {
+            worker.inbound_traced(batch, *now, pool, out);
+        } else {
+            worker.inbound(batch, *now, pool, out);
+        }
         self.forward_all();
     }
 
@@ -388,6 +416,9 @@ impl InlineLoop {
             let Self { worker, received, now, pool, out, .. } = self;
             worker.inbound_from_device(received, *now, pool, out);
             self.forward_all();
+        }
+        if self.is_watched {
+            self.worker.show(CapturePoint::Wire(PacketWay::Out), &sealed, self.now);
         }
         for packet in sealed.drain(..) {
             self.send_out(packet);
@@ -403,6 +434,9 @@ impl InlineLoop {
     /// Forwards what passed the engine.
     fn forward_all(&mut self) {
         let mut plain = std::mem::take(&mut self.out.host);
+        if self.is_watched {
+            self.worker.show(CapturePoint::Plain(PacketWay::In), plain.as_slice(), self.now);
+        }
         for packet in plain.drain() {
             self.forward(packet);
         }

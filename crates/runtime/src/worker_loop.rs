@@ -23,7 +23,10 @@ use std::{
     time::Duration,
 };
 
-use uxfrm_engine::{DropReason, Moment, Output, ReceivedPacket, WaitingPacket, Worker};
+use uxfrm_engine::{
+    CapturePoint, DropReason, Moment, Output, PacketWay, ReceivedPacket, TracePort, WaitingPacket,
+    Worker,
+};
 use uxfrm_io::{
     PathMtu, Port, RefusedPacket, clock,
     poll::{Poller, Waker},
@@ -92,6 +95,8 @@ pub struct WorkerLoop {
     /// Directions without room at a device: ports that feed them are not polled.
     backpressure: Backpressure,
     received: Vec<ReceivedPacket>,
+    /// Whether somebody watches packets in this turn.
+    is_watched: bool,
     /// Number of buffers that wait for SAs, for other threads.
     waiting: Arc<AtomicUsize>,
     last_periodic: Moment,
@@ -133,6 +138,7 @@ impl WorkerLoop {
             devices: None,
             backpressure: Backpressure::default(),
             received: Vec::new(),
+            is_watched: false,
             waiting: Arc::default(),
             last_periodic: Moment(0),
             host_traffic: PortTraffic::default(),
@@ -205,13 +211,14 @@ impl WorkerLoop {
         }
         let sent = self.wire.poll_af_xdp(now, &mut self.pool);
         self.count(&sent.refused);
+        self.is_watched = self.worker.is_watched();
         // 2 host to wire
         if ready.has(HOST) {
             let host = &mut self.host;
             let count = host.receive(&mut self.pool, &mut self.batch).map_err(Error::Host)?;
             self.host_traffic.count_received(count);
             self.signal_host_congestion();
-            self.worker.outbound(&mut self.batch, now(), &mut self.pool, &mut self.out);
+            self.outbound();
             self.deliver();
         }
         // 3 wire to host
@@ -260,9 +267,23 @@ impl WorkerLoop {
         self.count_signalled(told, DropReason::OutQueueStands);
     }
 
+    /// Passes a batch from the host through the engine.
+    fn outbound(&mut self) {
+        let Self { worker, batch, pool, out, .. } = self;
+        if self.is_watched {
+            worker.show(CapturePoint::Plain(PacketWay::Out), batch.as_slice(), now());
+            worker.outbound_traced(batch, TracePort::Host, now(), pool, out);
+        } else {
+            worker.outbound(batch, now(), pool, out);
+        }
+    }
+
     /// Passes a batch from a wire port to devices, or through the engine to the host. Of UDP
     /// payloads devices get those of their SAs.
     fn inbound(&mut self, port: usize) {
+        if self.is_watched {
+            self.worker.show(CapturePoint::Wire(PacketWay::In), self.batch.as_slice(), now());
+        }
         if let Some(devices) = self.devices.as_mut().filter(|devices| !devices.is_empty()) {
             let lost = if self.wire.is_raw(port) {
                 devices.dispatch_all(&mut self.batch, &mut self.pool)
@@ -274,7 +295,12 @@ impl WorkerLoop {
                 return;
             }
         }
-        self.worker.inbound(&mut self.batch, now(), &mut self.pool, &mut self.out);
+        let Self { worker, batch, pool, out, .. } = self;
+        if self.is_watched {
+            worker.inbound_traced(batch, now(), pool, out);
+        } else {
+            worker.inbound(batch, now(), pool, out);
+        }
         let told = self.wire.signal_congestion(port, now(), &mut self.out.host, &mut self.pool);
         self.count_signalled(told, DropReason::InQueueStands);
         self.deliver();
@@ -376,6 +402,11 @@ impl WorkerLoop {
 
     /// Transmits the engine's output and sends its events.
     fn deliver(&mut self) {
+        if self.is_watched {
+            let Output { wire, host, .. } = &self.out;
+            self.worker.show(CapturePoint::Wire(PacketWay::Out), wire.as_slice(), now());
+            self.worker.show(CapturePoint::Plain(PacketWay::In), host.as_slice(), now());
+        }
         if !self.out.offloaded.is_empty() {
             self.hand_over();
         }

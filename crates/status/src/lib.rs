@@ -8,6 +8,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | [`protocol`] | requests, answers, versions; how they stand on the socket |
+//! | [`capture`], [`trace`] | captured packets, traced packets |
 //! | [`counters`] | drops by the kernel's names and by reason, flow caches |
 //! | [`explanation`] | what a flow would meet |
 //! | [`gateway`] | the gateway and all its tunnels |
@@ -15,6 +16,7 @@
 //! | [`drops`] | dropped packets, and whose they were |
 //! | [`health`] | whether a tunnel is up, and why not |
 //! | [`limit`] | how near a state is to its limits |
+//! | [`packet_bytes`] | bytes of packets |
 //! | [`workers`] | workers, their ports, offload devices |
 //! | [`text`] | the same for people |
 //! | `openapi` | their schemas, with the feature of this name |
@@ -23,6 +25,7 @@
 //! SPI is text in hexadecimal, as in `ip xfrm`: `0x00001001`.
 #![forbid(unsafe_code)]
 
+pub mod capture;
 pub mod counters;
 pub mod drops;
 pub mod explanation;
@@ -31,8 +34,10 @@ pub mod health;
 pub mod limit;
 #[cfg(feature = "openapi")]
 pub mod openapi;
+pub mod packet_bytes;
 pub mod protocol;
 pub mod quantity;
 pub mod text;
+pub mod trace;
 pub mod tunnel;
 pub mod workers;

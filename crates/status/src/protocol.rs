@@ -23,10 +23,12 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    capture::{CaptureQuery, CaptureReport},
     counters::CounterReport,
     drops::{DropQuery, DropReport, DropTallyQuery, DropTallyReport},
     explanation::{FlowExplanation, FlowQuery},
     gateway::{GatewayStatus, StatusQuery},
+    trace::{TraceQuery, TraceReport},
     workers::WorkerReport,
 };
 
@@ -37,7 +39,8 @@ pub const VERSION: u32 = 1;
 pub const LONGEST_REQUEST: usize = 64 << 10;
 
 /// Names of all requests.
-pub const REQUESTS: [&str; 6] = ["counters", "status", "drops", "drop-tallies", "why", "workers"];
+pub const REQUESTS: [&str; 8] =
+    ["counters", "status", "drops", "drop-tallies", "why", "workers", "capture", "trace"];
 
 /// What a client asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +58,10 @@ pub enum StatusRequest {
     Why(FlowQuery),
     /// Workers, their ports, offload devices.
     Workers,
+    /// Captured packets.
+    Capture(CaptureQuery),
+    /// Traced packets.
+    Trace(TraceQuery),
 }
 
 /// What it is answered.
@@ -73,6 +80,10 @@ pub enum StatusAnswer {
     Why(Box<FlowExplanation>),
     /// To [`StatusRequest::Workers`].
     Workers(WorkerReport),
+    /// To [`StatusRequest::Capture`].
+    Capture(CaptureReport),
+    /// To [`StatusRequest::Trace`].
+    Trace(TraceReport),
     /// To what is no request.
     Refusal(RequestRefusal),
 }
@@ -222,6 +233,7 @@ mod tests {
         for name in REQUESTS {
             let needs = match name {
                 "drop-tallies" => r#","by":"sa""#,
+                "trace" => r#","packets":3"#,
                 "why" => r#","source":"10.1.0.1","destination":"10.2.0.1""#,
                 _alone => "",
             };

@@ -83,6 +83,8 @@ impl GatewayAnswer {
             StatusAnswer::DropTallies(told) => serde_json::to_vec(told),
             StatusAnswer::Why(told) => serde_json::to_vec(told),
             StatusAnswer::Workers(told) => serde_json::to_vec(told),
+            StatusAnswer::Capture(told) => serde_json::to_vec(told),
+            StatusAnswer::Trace(told) => serde_json::to_vec(told),
             StatusAnswer::Refusal(told) => serde_json::to_vec(told),
         }
         .unwrap_or_default()

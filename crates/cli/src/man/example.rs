@@ -110,6 +110,30 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     (
+        "capture",
+        &[
+            example(
+                "uxfrm capture --plain --host 10.2.0.0/16 -c 10",
+                "ten packets of the plain side, a line each",
+            ),
+            example(
+                "uxfrm capture --wire -w esp.pcapng --keys esp_sa",
+                "the wire side, and its keys for Wireshark",
+            ),
+            example(
+                "uxfrm capture --drops --peer 192.0.2.2",
+                "what is dropped of this peer, and why",
+            ),
+        ],
+    ),
+    (
+        "trace",
+        &[
+            example("uxfrm trace", "the next ten packets, with what each stage decided"),
+            example("uxfrm trace 1 --host 10.2.0.7 -j", "one packet of this host, for a program"),
+        ],
+    ),
+    (
         "probe",
         &[example(
             "uxfrm probe 10.2.0.7 --source 10.1.0.1",

@@ -58,7 +58,11 @@ impl Sampler {
     /// # Errors
     /// When none answers.
     pub(crate) fn read(&mut self, peer: Option<PeerFilter>) -> anyhow::Result<Sample> {
-        let status = stat::read_status(&StatusQuery { peer, limit: Some(TUNNELS), after: None })?;
+        let status = stat::read_status(&StatusQuery {
+            peer,
+            limit: Some(TUNNELS),
+            ..StatusQuery::default()
+        })?;
         let counters = stat::read_counters()?;
         let workers = stat::read_workers().ok();
         let process = (status.gateway.pid, status.gateway.started);

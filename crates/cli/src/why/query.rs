@@ -109,7 +109,7 @@ fn address(word: &str) -> anyhow::Result<IpAddr> {
     IpAddr::from_str(word).ok().with_context(|| format!("{word:?} is no IP address"))
 }
 
-fn protocol(word: &str) -> anyhow::Result<u8> {
+pub(crate) fn protocol(word: &str) -> anyhow::Result<u8> {
     let named = PROTOCOLS.iter().find(|(name, _)| *name == word).map(|(_, number)| *number);
     named.or_else(|| word.parse().ok()).with_context(|| {
         let names: Vec<_> = PROTOCOLS.iter().map(|(name, _)| *name).collect();
@@ -132,7 +132,7 @@ fn way(word: &str) -> anyhow::Result<FlowWay> {
 }
 
 /// In decimal or, behind `0x`, in hexadecimal.
-fn number(word: &str) -> anyhow::Result<u32> {
+pub(crate) fn number(word: &str) -> anyhow::Result<u32> {
     let read = match word.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16),
         None => word.parse(),

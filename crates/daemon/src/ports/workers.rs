@@ -16,8 +16,8 @@ use std::{
 
 use anyhow::Context as _;
 use uxfrm_engine::{
-    Cpu, Database, DropRecords, Drops, Family, HostAddresses, HostPort, Settings, SharedCacheStats,
-    SharedDropTallies, SourcePorts, UdpSuper, WaitingPacket, WireHeaders, Worker,
+    Cpu, Database, DropRecords, Drops, Family, HostAddresses, HostPort, PacketTap, Settings,
+    SharedCacheStats, SharedDropTallies, SourcePorts, UdpSuper, WaitingPacket, WireHeaders, Worker,
 };
 use uxfrm_io::{
     FanoutShare, Port, Raw, RawOptions, SegmentingPort, Tun, Udp, UdpOptions, affinity,
@@ -79,7 +79,7 @@ pub(crate) struct RunningWorkers {
     pub(crate) requested: RequestedDestinations,
 }
 
-/// What a worker tells of the packets that it drops, for another thread.
+/// What a worker tells of the packets that it drops and carries, for another thread.
 #[derive(Clone, Debug)]
 pub(crate) struct DropFeed {
     /// How many, by reason.
@@ -88,13 +88,15 @@ pub(crate) struct DropFeed {
     pub(crate) records: Arc<DropRecords>,
     /// How many, by whose they were.
     pub(crate) tallies: Arc<SharedDropTallies>,
+    /// Where it shows its packets.
+    pub(crate) tap: Arc<PacketTap>,
 }
 
 impl DropFeed {
     /// A worker's.
     pub(crate) fn of(worker: &Worker) -> Self {
         let (drops, records) = (worker.drops(), worker.drop_records());
-        Self { drops, records, tallies: worker.drop_tallies() }
+        Self { drops, records, tallies: worker.drop_tallies(), tap: worker.tap() }
     }
 }
 

@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use uxfrm_engine::{
-    ByDirection, ByFamily, CacheStats, DropCounts, DropReason, KeyManagers, Moment, Published,
-    Settings, Snapshot, XfrmCounter,
+    ByDirection, ByFamily, CacheStats, DropCounts, DropReason, KeyManagers, Moment, PacketTap,
+    Published, Settings, Snapshot, XfrmCounter,
 };
 use uxfrm_status::{
     counters::{CacheReport, CounterList, CounterReport},
@@ -20,6 +20,7 @@ use super::{
     explanation::explain,
     grouping::Grouping,
     survey::{Cursor, ReadAt, Survey, parse_cursor},
+    watch::{PacketSource, Watch, Watcher},
     workers,
 };
 use crate::{
@@ -39,6 +40,7 @@ pub(super) struct Sources {
     drops: DropRing,
     /// The tunnels as they were asked for last, and when.
     grouping: Option<(Grouping, Moment)>,
+    taps: Vec<Arc<PacketTap>>,
 }
 
 /// A grouping that nobody asks for is forgotten after this.
@@ -53,7 +55,9 @@ impl Sources {
         started: Moment,
         feeds: &[DropFeed],
     ) -> Self {
-        Self { published, identity, settings, started, drops: DropRing::new(feeds), grouping: None }
+        let taps = feeds.iter().map(|feed| Arc::clone(&feed.tap)).collect();
+        let drops = DropRing::new(feeds);
+        Self { published, identity, settings, started, drops, grouping: None, taps }
     }
 
     /// Takes workers' records of dropped packets, now and then, and forgets what is not needed.
@@ -84,8 +88,30 @@ impl Sources {
             StatusRequest::DropTallies(query) => {
                 Ok(StatusAnswer::DropTallies(self.drops.tally_report(query.by, posted)))
             }
+            // They belong to a client: `Sources::watch`.
+            StatusRequest::Capture(_) | StatusRequest::Trace(_) => {
+                Err(RequestRefusal::new("packets are shown on a connection of their own"))
+            }
         };
         answer.unwrap_or_else(StatusAnswer::Refusal)
+    }
+
+    /// The answer to a request that a client goes on with: it begins a watch, or takes what has
+    /// come since. `None` for other requests.
+    pub(super) fn watch(
+        &self,
+        watch: &mut Option<Watch>,
+        request: &StatusRequest,
+        watcher: Watcher<'_>,
+    ) -> Option<StatusAnswer> {
+        let source = PacketSource {
+            taps: &self.taps,
+            published: &self.published,
+            identity: &self.identity,
+            settings: &self.settings,
+        };
+        Watch::answer(watch, request, watcher, source)
+            .map(|answer| answer.unwrap_or_else(StatusAnswer::Refusal))
     }
 
     fn explain(&self, query: &FlowQuery) -> Result<FlowExplanation, RequestRefusal> {

@@ -9,7 +9,7 @@ use std::{
 use uxfrm_engine::Moment;
 use uxfrm_status::protocol::{LONGEST_REQUEST, RequestRefusal, StatusAnswer, StatusRequest};
 
-use super::{access::Access, board::Ticket};
+use super::{access::Access, board::Ticket, watch::Watch};
 
 /// How long a client may take to send a request, from when it connected or began one.
 const TO_ASK: Duration = Duration::from_secs(5);
@@ -43,6 +43,8 @@ pub(super) struct Client {
     all_until: Moment,
     /// Whether it will send nothing more, or not be heard any more.
     is_last: bool,
+    /// The packets that it watches.
+    pub(super) watch: Option<Watch>,
 }
 
 /// What is waited for.
@@ -83,12 +85,13 @@ impl Client {
             until: now.plus(TO_ASK),
             all_until: now,
             is_last: false,
+            watch: None,
         }
     }
 
-    /// Whether it has sent nothing of a request yet.
+    /// Whether it has sent nothing of a request yet, and watches nothing.
     pub(super) fn is_quiet(&self) -> bool {
-        self.phase == Phase::Asks && self.input.is_empty()
+        self.phase == Phase::Asks && self.input.is_empty() && self.watch.is_none()
     }
 
     /// Whether its request has not come to its end.

@@ -195,17 +195,17 @@ fn esp_status(ends: &EspEnds, sequence: Option<u32>) -> EspStatus {
     EspStatus { spi: spi.to_string(), source, destination, ports, sequence }
 }
 
-fn flow_status(flow: &FlowKey) -> FlowStatus {
+pub(super) fn flow_status(flow: &FlowKey) -> FlowStatus {
     let FlowKey { source, destination, protocol, source_port, destination_port, .. } = *flow;
     FlowStatus { source, destination, protocol, source_port, destination_port }
 }
 
-fn state(sa: &SaSubject) -> StateName {
+pub(super) fn state(sa: &SaSubject) -> StateName {
     let SaSubject { id, source, reqid, device: _ } = *sa;
     StateName { spi: id.spi.to_string(), source, destination: id.destination, reqid: reqid.0 }
 }
 
-fn device(number: DeviceId, posted: &Posted) -> String {
+pub(super) fn device(number: DeviceId, posted: &Posted) -> String {
     let known = posted.post.devices.iter().find(|(known, _)| *known == number);
     known.map_or_else(|| format!("if{}", number.0), |(_, name)| name.clone())
 }

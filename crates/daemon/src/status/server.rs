@@ -25,6 +25,7 @@ use super::{
     client::{Client, Phase, Progress},
     drops,
     share::{Clients, RoundRobin, is_owed_enough, place},
+    watch::Watcher,
 };
 use crate::clock::now;
 
@@ -199,7 +200,10 @@ impl Server {
             };
             match progress {
                 Progress::Answered => {}
-                Progress::Asked(request) => return self.ask(place, request, board),
+                Progress::Asked(request) => match self.watch(place, &request, board) {
+                    Some(line) => self.answer_at_once(place, line),
+                    None => return self.ask(place, request, board),
+                },
                 Progress::Pending => return self.await_client(place),
                 Progress::Over => return self.drop_client(place),
             }
@@ -217,6 +221,23 @@ impl Server {
         };
         if awaited.is_err() {
             self.drop_client(place);
+        }
+    }
+
+    /// The answer to a client that watches packets, for which nobody else is asked.
+    fn watch(&mut self, place: u8, request: &StatusRequest, board: &Board) -> Option<Vec<u8>> {
+        let others = self.clients.iter().filter(|(other, _)| **other != place);
+        let others = others.filter(|(_, client)| client.watch.is_some()).count();
+        let client = self.clients.get_mut(&place)?;
+        let posted = board.posted();
+        let watcher = Watcher { access: client.access, others, posted: &posted };
+        let answer = self.sources.watch(&mut client.watch, request, watcher);
+        answer.map(|answer| answer.to_line())
+    }
+
+    fn answer_at_once(&mut self, place: u8, line: Vec<u8>) {
+        if let Some(client) = self.clients.get_mut(&place) {
+            client.answer(line, now());
         }
     }
 

@@ -49,7 +49,10 @@ use crate::esp::decap::OuterHeader;
 use crate::ids::MAX_DEPTH;
 use crate::sa::deferred_counters::DeferredCounters;
 use crate::sa::replay::UncheckedSeq;
-use crate::{PolicyCache, ReceivedPacket, SaId, Settings, Snapshot, Stage, StageWatch};
+use crate::{
+    DatapathKind, PolicyCache, ReceivedPacket, SaId, Settings, Snapshot, Stage, StageWatch,
+    TraceStep,
+};
 use deliver::HostDelivery;
 use interleaved::RxInterleaved;
 use open::EspOpener;
@@ -201,6 +204,7 @@ impl Inbound {
             admit_from_device(rx, ctx);
         }
         watch.stage_done(Stage::Receive);
+        watch.note(|| TraceStep::Path(DatapathKind::Slow));
         self.decapsulate_layers(ctx, watch);
         self.delivery.deliver(&mut self.rx, ctx, watch);
         watch.stage_done(Stage::Deliver);
@@ -218,6 +222,7 @@ impl Inbound {
             }
             opener.open(rx, ctx);
             watch.stage_done(Stage::Open);
+            note_opened(rx, opener, watch);
             let more = opener.accept(rx, ctx);
             watch.stage_done(Stage::Accept);
             if !more {
@@ -256,6 +261,15 @@ impl Inbound {
     pub(crate) fn release_stale(&mut self, snapshot: &Snapshot) {
         self.delivery.policies.release_stale(&snapshot.spd);
         self.rx.rx_cache.release_stale(snapshot);
+    }
+}
+
+/// Notes the states of packets that were to be opened, and whether they were authentic.
+#[inline(always)]
+fn note_opened(rx: &RxBatch, opener: &EspOpener, watch: &mut impl StageWatch) {
+    for (sealed, status) in rx.sealed.iter().zip(&opener.statuses) {
+        watch.note(|| rx.state_step(sealed));
+        watch.note(|| TraceStep::Opened(*status));
     }
 }
 

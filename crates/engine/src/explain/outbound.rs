@@ -3,14 +3,14 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::policies::PolicyExplanation;
+use super::policies::{self, PolicyExplanation};
 use super::states::{TemplateExplanation, near_outbound};
 use crate::bundle::{self, Bundle, Deciding};
 use crate::events::acquire::MissingSa;
 use crate::spd::policy::MAX_TEMPLATES;
 use crate::{
-    Action, Attachment, Direction, DropReason, FlowKey, KeyManagers, Moment, Sa, Settings,
-    Snapshot, TemplateLevel, UdpEncap,
+    Action, Attachment, Direction, DropReason, FlowKey, KeyManagers, Moment, PolicyIndex, Sa,
+    Settings, Snapshot, TemplateLevel, UdpEncap,
 };
 
 /// A plain packet on its way out.
@@ -70,6 +70,22 @@ impl OutboundExplanation {
         let outcome = outcome(snapshot, settings, &deciding, flow, now);
         drop(deciding);
         Self { policies, templates, outcome }
+    }
+}
+
+impl OutboundOutcome {
+    /// What becomes of a packet of this flow, and by which policies: for who asks about many flows.
+    #[must_use]
+    pub fn of(
+        snapshot: &Snapshot,
+        settings: &Settings,
+        flow: &FlowKey,
+        now: Moment,
+    ) -> (Vec<PolicyIndex>, Self) {
+        let deciding: Deciding<'_> =
+            policies::deciding(&snapshot.spd, Direction::Out, flow).collect();
+        let indexes = deciding.iter().map(|entry| entry.index()).collect();
+        (indexes, outcome(snapshot, settings, &deciding, flow, now))
     }
 }
 

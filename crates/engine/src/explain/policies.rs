@@ -74,8 +74,8 @@ impl PolicyExplanation {
     }
 }
 
-/// The policies that decide about a flow (`xfrm_expand_policies`).
-fn deciding<'a>(
+/// The policies that decide about a flow (`xfrm_expand_policies`), without what nearly does.
+pub fn deciding<'a>(
     spd: &'a Spd,
     direction: Direction,
     flow: &FlowKey,

@@ -158,7 +158,8 @@ fn inbound_misfits(sa: &Sa, wanted: SaId, source: IpAddr, mark: u32) -> Vec<Stat
 }
 
 /// In what a state that a packet came by differs from a template of its policy (`xfrm_state_ok`).
-pub(super) fn template_misfits(
+#[must_use]
+pub fn template_misfits(
     sa: &Sa,
     template: &Template,
     if_id: IfId,

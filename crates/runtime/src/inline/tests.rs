@@ -2,7 +2,10 @@
 
 use std::{net::IpAddr, sync::mpsc};
 
-use uxfrm_engine::{Action, Database, DefaultActions, UdpEncapKind};
+use uxfrm_engine::{
+    Action, CaptureReader, CaptureRequest, CaptureSides, Database, DefaultActions, TapFilter,
+    TraceReader, TraceStep, UdpEncapKind,
+};
 use uxfrm_io::{Framed, Memory, rtnetlink::NeighbourState, wire_packets};
 use uxfrm_packet::{
     Checksum, IpPacket, Protocol, Segments,
@@ -199,6 +202,36 @@ fn with_hops(mut packet: PacketBuf, hops: u8) -> PacketBuf {
     packet.bytes_mut()[8] = hops;
     uxfrm_packet::ipv4::fill_checksum(packet.bytes_mut()).unwrap();
     packet
+}
+
+/// A capture of all sides of a site's worker.
+fn captured(site: &Site) -> CaptureReader {
+    let sides = CaptureSides { plain: true, wire: true, drops: true };
+    let filter = TapFilter::default();
+    let request = CaptureRequest { sides, filter, snaplen: 65_536, per_second: 1000 };
+    CaptureReader::new(&[site.worker_loop.worker().tap()], request)
+}
+
+#[test]
+fn watched_packets_are_seen_at_both_sides_and_traced() {
+    let mut sites = Sites::new(&IpsecSetup::tunnel4());
+    let (left, right) = (captured(&sites.left), captured(&sites.right));
+    let tap = sites.left.worker_loop.worker().tap();
+    let traces = TraceReader::new(&[tap], TapFilter::default(), 1);
+    let (arrived, wire) = sites.left_to_right(vec![datagram()]);
+    assert_eq!((arrived.len(), wire.len()), (1, 1));
+    let points = |reader: &CaptureReader| -> Vec<_> {
+        std::iter::from_fn(|| reader.take()).map(|packet| packet.point).collect()
+    };
+    let (out, come) = (PacketWay::Out, PacketWay::In);
+    assert_eq!(points(&left), [CapturePoint::Plain(out), CapturePoint::Wire(out)]);
+    assert_eq!(points(&right), [CapturePoint::Wire(come), CapturePoint::Plain(come)]);
+    let trace = traces.take().unwrap();
+    assert_eq!(trace.port, TracePort::Protected);
+    assert!(matches!(trace.steps.last(), Some(TraceStep::Sent { .. })), "{trace:?}");
+    let dead = with_hops(datagram(), 1);
+    sites.left_to_right(vec![dead]);
+    assert!(matches!(points(&left)[..], [CapturePoint::Drop(_), ..]), "before the engine");
 }
 
 #[test]

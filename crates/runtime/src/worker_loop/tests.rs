@@ -13,7 +13,8 @@ use std::{
 };
 
 use uxfrm_engine::{
-    DeviceId, Direction, Offload, OffloadKind, Policy, SaConfig, Settings, WireHeaders,
+    CaptureReader, CaptureRequest, CaptureSides, DeviceId, Direction, Offload, OffloadKind, Policy,
+    SaConfig, Settings, TapFilter, WireHeaders,
 };
 use uxfrm_io::{Accepts, Memory, Transmitted};
 use uxfrm_offload::{FunctionId, ModelNic, NicSetup, Nics, Profile};
@@ -162,6 +163,26 @@ fn device_encrypts_outbound_and_decrypts_inbound() {
             kind == OffloadKind::Packet
         });
     }
+}
+
+#[test]
+fn watched_packets_are_seen_at_both_sides_of_engine_and_device() {
+    let mut site = Site::new(OffloadKind::Packet);
+    let sides = CaptureSides { plain: true, wire: true, drops: true };
+    let filter = TapFilter::default();
+    let request = CaptureRequest { sides, filter, snaplen: 65_536, per_second: 1000 };
+    let reader = CaptureReader::new(&[site.worker_loop.worker().tap()], request);
+    let points =
+        || -> Vec<_> { std::iter::from_fn(|| reader.take()).map(|packet| packet.point).collect() };
+    site.turn(PortSide::Host, there());
+    assert_eq!(points(), [CapturePoint::Plain(PacketWay::Out)], "the device sends the rest");
+    let sealed = site.right.outbound(vec![back()]).0.remove(0);
+    site.turn(PortSide::Wire, PacketBuf::from_slice(sealed.bytes()));
+    let (wire, plain) = (CapturePoint::Wire(PacketWay::In), CapturePoint::Plain(PacketWay::In));
+    assert_eq!(points(), [wire, plain]);
+    site.worker_loop.devices = None;
+    site.turn(PortSide::Host, there());
+    assert_eq!(points(), [CapturePoint::Plain(PacketWay::Out), CapturePoint::Drop(PacketWay::Out)]);
 }
 
 #[test]

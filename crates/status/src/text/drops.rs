@@ -70,7 +70,7 @@ fn line(record: &DropStatus, colour: Colour) -> String {
     parts.join(", ")
 }
 
-fn esp(esp: &EspStatus) -> String {
+pub(super) fn esp(esp: &EspStatus) -> String {
     let EspStatus { spi, source, destination, ports, sequence } = esp;
     let mut text = format!("ESP {spi} {source} -> {destination}");
     if let Some((from, to)) = ports {
@@ -82,7 +82,7 @@ fn esp(esp: &EspStatus) -> String {
     text
 }
 
-fn flow(flow: &FlowStatus) -> String {
+pub(super) fn flow(flow: &FlowStatus) -> String {
     let FlowStatus { source, destination, protocol, source_port, destination_port } = flow;
     let (word, ports) = match protocol {
         1 | 58 => ("ICMP".to_owned(), format!(" type {source_port} code {destination_port}")),
@@ -93,7 +93,7 @@ fn flow(flow: &FlowStatus) -> String {
     format!("{source} -> {destination} {word}{ports}")
 }
 
-fn name(state: &StateName) -> String {
+pub(super) fn name(state: &StateName) -> String {
     let StateName { spi, source, destination, reqid } = state;
     format!("{spi} {source} -> {destination} reqid {reqid}")
 }

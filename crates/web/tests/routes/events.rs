@@ -62,7 +62,9 @@ async fn drops_and_health_are_told_as_they_change() {
         StatusRequest::Counters
         | StatusRequest::DropTallies(_)
         | StatusRequest::Why(_)
-        | StatusRequest::Workers => Ok(document(request)),
+        | StatusRequest::Workers
+        | StatusRequest::Capture(_)
+        | StatusRequest::Trace(_) => Ok(document(request)),
     });
     let answer = open(&gateway).oneshot(get("/api/v1/events")).await.unwrap();
     assert_eq!(answer.headers()["content-type"], "text/event-stream");

@@ -67,6 +67,9 @@ pub(crate) fn document(request: &StatusRequest) -> StatusAnswer {
         StatusRequest::Status(_) => StatusAnswer::Status(Box::new(status(Vec::new()))),
         StatusRequest::Drops(_) => StatusAnswer::Drops(drops(0)),
         StatusRequest::Workers => StatusAnswer::Workers(WorkerReport::default()),
+        StatusRequest::Capture(_) | StatusRequest::Trace(_) => {
+            unreachable!("no route asks for them")
+        }
         StatusRequest::DropTallies(_) => StatusAnswer::DropTallies(DropTallyReport {
             at: 7,
             tallies: Vec::new(),

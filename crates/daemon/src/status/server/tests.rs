@@ -10,7 +10,7 @@ use std::{
 };
 
 use uxfrm_crypto::Backend;
-use uxfrm_engine::{Database, DropReason, Drops};
+use uxfrm_engine::{Database, DropReason, Drops, PacketTap, Settings, Worker};
 use uxfrm_status::{
     counters::CounterReport,
     protocol::{LONGEST_REQUEST, StatusAnswer},
@@ -19,6 +19,7 @@ use uxfrm_status::{
 use super::*;
 use crate::{
     config::Config,
+    ports::workers::DropFeed,
     status::{Makings, StatusThread, board::Post, identity},
 };
 
@@ -33,6 +34,7 @@ struct Site {
     status: StatusThread,
     poller: Poller,
     drops: Arc<Drops>,
+    worker: Worker,
     _database: Database,
 }
 
@@ -46,18 +48,19 @@ impl Site {
         let database = Database::new(Backend::Portable, 1);
         let poller = Poller::new().unwrap();
         let config = Config::parse("test", "").unwrap();
+        let worker = Worker::new(Settings::default(), &database.published()).unwrap();
         let makings = Makings {
             published: database.published(),
             identity: identity(std::path::Path::new("/etc/test.toml"), &config),
-            settings: uxfrm_engine::Settings::default(),
+            settings: Settings::default(),
             started: now(),
-            feeds: Vec::new(),
+            feeds: vec![DropFeed::of(&worker)],
             group: None,
             control: poller.waker(),
             listener,
         };
         let status = StatusThread::start(makings).unwrap();
-        Self { address, status, poller, drops: Arc::default(), _database: database }
+        Self { address, status, poller, drops: Arc::default(), worker, _database: database }
     }
 
     fn connect(&self) -> UnixStream {
@@ -76,6 +79,7 @@ impl Site {
         let ends = Arc::new(AtomicBool::new(false));
         let (address, drops) = (self.address.clone(), Arc::clone(&self.drops));
         let waker = self.poller.waker();
+        let tap = self.worker.tap();
         let mut site = self;
         let thread = thread::spawn({
             let ends = Arc::clone(&ends);
@@ -88,7 +92,7 @@ impl Site {
                 site.status.stop();
             }
         });
-        Served { address, drops, waker, ends, thread: Some(thread) }
+        Served { address, drops, tap, waker, ends, thread: Some(thread) }
     }
 }
 
@@ -96,6 +100,7 @@ impl Site {
 struct Served {
     address: SocketAddr,
     drops: Arc<Drops>,
+    tap: Arc<PacketTap>,
     waker: uxfrm_io::poll::Waker,
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -141,6 +146,8 @@ fn counters(client: &mut UnixStream) -> CounterReport {
         | StatusAnswer::Drops(_)
         | StatusAnswer::DropTallies(_)
         | StatusAnswer::Workers(_)
+        | StatusAnswer::Capture(_)
+        | StatusAnswer::Trace(_)
         | StatusAnswer::Refusal(_)) => panic!("{other:?}"),
     }
 }
@@ -254,4 +261,33 @@ fn rest_answers_who_has_asked_and_leaves_others_for_later() {
     let site = site.serve();
     site.waker.wake();
     assert!(matches!(read(&later), StatusAnswer::Counters(_)));
+}
+
+#[test]
+fn capture_ends_with_its_client() {
+    let site = Site::new().serve();
+    let capture = StatusRequest::Capture(uxfrm_status::capture::CaptureQuery::default());
+    let mut clients: Vec<_> = (0..4).map(|_| site.connect()).collect();
+    for client in &mut clients {
+        for _again in 0..2 {
+            client.write_all(&capture.to_line()).unwrap();
+            assert!(matches!(read(client), StatusAnswer::Capture(_)));
+        }
+    }
+    assert!(site.tap.is_armed());
+    let mut fifth = site.connect();
+    fifth.write_all(&capture.to_line()).unwrap();
+    let StatusAnswer::Refusal(refusal) = read(&fifth) else { panic!("more than the most") };
+    assert!(refusal.message.contains("4 captures and traces run already"), "{refusal:?}");
+    // Who has nothing to ask makes room for others, but not who watches.
+    let _silent: Vec<_> = (0..200).map(|_| site.connect()).collect();
+    assert_eq!(site.counters().age_seconds, 0);
+    clients[0].write_all(&capture.to_line()).unwrap();
+    assert!(matches!(read(&clients[0]), StatusAnswer::Capture(_)));
+    drop(clients);
+    let deadline = now().plus(PATIENCE);
+    while site.tap.is_armed() {
+        assert!(now() < deadline, "the workers still copy packets for nobody");
+        thread::sleep(BREATHER);
+    }
 }

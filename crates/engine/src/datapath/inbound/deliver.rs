@@ -11,6 +11,7 @@ use super::slow::icmp_flow::icmp_inner_flow;
 use super::slow::policy_check::{PlainPacket, SecPath, check};
 use super::{Fate, PolicyLookups, RxBatch, RxItem};
 use crate::datapath::context::BatchContext;
+use crate::datapath::look_up_step::look_up_step;
 use crate::{
     Action, DropReason, Family, HostPort, PolicyCache, PolicyEntry, PolicyOutcome, Selector,
     Settings, Stage, StageWatch, UdpSuper, VerdictId,
@@ -49,6 +50,9 @@ impl HostDelivery {
     ) {
         look_up(&mut self.policies, &mut rx.lookups, ctx);
         watch.stage_done(Stage::LookUp);
+        for (direction, known) in rx.lookups.directions.iter().zip(&rx.lookups.known) {
+            watch.note(|| look_up_step(&self.policies, *direction, known.verdict));
+        }
         self.deliver_checked(rx, ctx);
     }
 

@@ -13,7 +13,7 @@ use super::slow::policy_lookups::PolicyLookups;
 use super::{META_AHEAD, SealedEsp, deliver, narrow};
 use crate::datapath::context::BatchContext;
 use crate::drop_log::{DropSite, SeenPacket};
-use crate::{Direction, DropReason, DropSubject, PolicyEntry, SaSubject};
+use crate::{Direction, DropReason, DropSubject, PolicyEntry, SaSubject, TraceStep};
 
 /// The packets of a batch, and the SAs, which outlive it.
 #[derive(Debug)]
@@ -45,6 +45,12 @@ impl RxBatch {
             nat_remaps: Vec::new(),
             lookups: PolicyLookups::default(),
         }
+    }
+
+    /// The state of a packet that is to be opened, for a trace.
+    pub(super) fn state_step(&self, sealed: &SealedEsp) -> TraceStep {
+        let sa = SaSubject::from(&*self.rx_cache[sealed.entry as usize].sa);
+        TraceStep::State { sa, sequence: sealed.number.number() }
     }
 
     /// Stage 1.

@@ -11,7 +11,8 @@ use super::rx_cache::RxEntry;
 use super::{Fate, Inbound, RxItem, SealedEsp};
 use crate::datapath::account::charge_one;
 use crate::datapath::context::BatchContext;
-use crate::{DropReason, HostPort, Mode, Stage, StageWatch};
+use crate::datapath::look_up_step::look_up_step;
+use crate::{DatapathKind, DropReason, HostPort, Mode, Stage, StageWatch, TraceStep};
 
 impl Inbound {
     /// Stages 1 to 10 for the only packet of a batch. Returns false, with nothing done, if it does
@@ -29,6 +30,8 @@ impl Inbound {
         let Some(packet) = batch.take_single() else { return false };
         ctx.traffic.count_received(1, packet.len() as u64);
         watch.stage_done(Stage::Peel);
+        watch.note(|| TraceStep::Path(DatapathKind::Fast));
+        watch.note(|| self.rx.state_step(&sealed));
         self.continue_single(packet, sealed, ctx, watch);
         self.rx.finish();
         true
@@ -59,6 +62,7 @@ impl Inbound {
         self.rx.rx_cache.note_latest(Some(sealed.entry));
         let status = self.open_single(&mut packet, &sealed, ctx);
         watch.stage_done(Stage::Open);
+        watch.note(|| TraceStep::Opened(status));
         let inner_packet = match status {
             OpenStatus::Authentic => self.inner_packet(&packet, &sealed),
             OpenStatus::Forged | OpenStatus::TooShort | OpenStatus::Pending => None,
@@ -141,6 +145,7 @@ impl Inbound {
         let (spd, spi) = (&ctx.snapshot.spd, state.framing.spi);
         let known = self.delivery.policies.lookup_cached(spd, *direction, flow, spi);
         watch.stage_done(Stage::LookUp);
+        watch.note(|| look_up_step(&self.delivery.policies, *direction, known.verdict));
         let mut item =
             RxItem::new(0, inner_packet.at as usize, inner_packet.len as usize, inner_packet.mark);
         if ctx.settings.host == HostPort::Packets && state.lets_pass(known) {

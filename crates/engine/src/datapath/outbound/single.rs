@@ -12,7 +12,7 @@ use crate::datapath::context::BatchContext;
 use crate::esp::encap::InnerInfo;
 use crate::esp::headers::{self, SeqAndId};
 use crate::flow_cache::CachedVerdict;
-use crate::{Direction, Spi, Stage, StageWatch};
+use crate::{BundleOrigin, DatapathKind, Direction, Spi, Stage, StageWatch, TraceStep};
 
 impl Outbound {
     /// Stages 2 to 5 for a single packet; on the fast path all later stages too.
@@ -32,11 +32,33 @@ impl Outbound {
             self.tx.cache.fetch(known.bundle().into_iter());
         }
         watch.stage_done(Stage::LookUp);
+        watch.note(|| self.decider.look_up_step(known));
         let run = FlowRun::single(&packet, summary.as_ref());
         match self.fast_bundle(&run, known, ctx).filter(|_| self.tx.items.is_empty()) {
-            Some(place) => self.send_single_fast(packet, &run, (known, place), flow.version(), ctx),
-            None => self.receive_packet(packet, summary.as_ref(), known, ctx),
+            Some(place) => {
+                watch.note(|| TraceStep::Path(DatapathKind::Fast));
+                watch.note(|| self.tx.cache.bundle(place).step(BundleOrigin::Cached));
+                self.send_single_fast(packet, &run, (known, place), flow.version(), ctx);
+            }
+            None => {
+                watch.note(|| TraceStep::Path(DatapathKind::Slow));
+                self.receive_packet(packet, summary.as_ref(), known, ctx);
+                self.note_slow_bundle(known, watch);
+            }
         }
+    }
+
+    /// Notes the bundle that the slow path has found, if there is one.
+    #[inline(always)]
+    fn note_slow_bundle(&self, known: CachedVerdict, watch: &mut impl StageWatch) {
+        let Some(item) = self.tx.items.last() else { return };
+        watch.note(|| {
+            let origin = match known.bundle() {
+                Some(place) if place == item.bundle => BundleOrigin::Cached,
+                Some(_) | None => BundleOrigin::Resolved,
+            };
+            self.tx.cache.bundle(item.bundle).step(origin)
+        });
     }
 
     /// Stages 6 to 10 for a single packet.

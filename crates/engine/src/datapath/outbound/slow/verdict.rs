@@ -3,10 +3,11 @@
 use super::acquire_queue::acquire_optional;
 use crate::bundle::{BundleCache, Deciding, Resolution};
 use crate::datapath::context::BatchContext;
+use crate::datapath::look_up_step::look_up_step;
 use crate::flow_cache::CachedVerdict;
 use crate::{
     Action, Direction, DropReason, FlowKey, Moment, PolicyCache, PolicyOutcome, Settings, Spi,
-    VerdictId,
+    TraceStep, VerdictId,
 };
 
 /// What becomes of a packet by the verdict of its policies.
@@ -140,6 +141,11 @@ impl PolicyDecider {
         }
         self.policies.set_bundle(flow, answer, place);
         TxAction::Bundle(place)
+    }
+
+    /// What the policies say, for a trace.
+    pub(crate) fn look_up_step(&self, known: CachedVerdict) -> TraceStep {
+        look_up_step(&self.policies, Direction::Out, known.verdict)
     }
 
     /// Counts packets for the policies of a verdict, consecutive ones together.
