@@ -13,7 +13,7 @@ pub(super) fn in_without_fwd(subject: &Subject<'_>) -> Vec<Finding> {
     let forwarded = selectors(subject, Direction::Forward);
     let inbound = protecting(subject, Direction::In).filter(|entry| {
         let selector = entry.selector();
-        is_network(selector.destination) && !forwarded.covers(&selector)
+        is_tunnel(entry) && is_network(selector.destination) && !forwarded.covers(&selector)
     });
     let finding = |entry: &PolicyEntry| {
         let selector = entry.selector();
@@ -59,8 +59,9 @@ pub(super) fn forwarding_is_off(subject: &Subject<'_>) -> Vec<Finding> {
     ];
     let mut findings = Vec::new();
     for (family, forwards, setting) in families {
-        let mut meant =
-            protecting(subject, Direction::Forward).filter(|entry| entry.family() == family);
+        // An IKE daemon makes one for the gateway's own address as well.
+        let mut meant = protecting(subject, Direction::Forward)
+            .filter(|entry| entry.family() == family && is_network(entry.selector().destination));
         if let (false, Some(first)) = (forwards, meant.next()) {
             findings.push(Finding::warning(
                 format!(

@@ -1,8 +1,15 @@
 //! Templates that no state fits.
 
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
 use uxfrm_engine::{
-    Action, Direction, FlowKey, PolicyEntry, TemplateLevel,
-    explain::{outbound::OutboundExplanation, states::TemplateExplanation},
+    Action, Direction, FlowKey, PolicyEntry, Sa, Sad, Template, TemplateLevel,
+    explain::{
+        outbound::{OutboundExplanation, OutboundOutcome},
+        states::{TemplateExplanation, satisfies_inbound},
+    },
 };
 
 use super::{Finding, MOST, Subject};
@@ -10,8 +17,10 @@ use crate::{clock::now, wording};
 
 /// Required templates without a state: packets are dropped, or wait for an IKE daemon.
 pub(super) fn without_state(subject: &Subject<'_>) -> Vec<Finding> {
+    let states = StateIndex::of(&subject.snapshot.sad);
     let all = subject.snapshot.spd.iter().filter(|entry| entry.action() == Action::Allow);
     let mut missing: Vec<_> = all
+        .filter(|entry| !has_states(subject, &states, entry))
         .flat_map(|entry| explained(subject, entry).into_iter().map(move |one| (entry, one)))
         .filter(|(_, explained)| {
             explained.state.is_none() && explained.template.level == TemplateLevel::Required
@@ -22,6 +31,60 @@ pub(super) fn without_state(subject: &Subject<'_>) -> Vec<Finding> {
         .collect();
     missing.sort_by_key(|finding| finding.severity);
     missing
+}
+
+/// States by their destination: explaining looks at all of them, for each policy.
+struct StateIndex<'a>(HashMap<IpAddr, Vec<&'a Arc<Sa>>>);
+
+impl<'a> StateIndex<'a> {
+    fn of(sad: &'a Sad) -> Self {
+        let mut by_destination: HashMap<_, Vec<_>> = HashMap::new();
+        for sa in sad.iter() {
+            by_destination.entry(sa.id().destination).or_default().push(sa);
+        }
+        Self(by_destination)
+    }
+
+    /// States that a template may mean, which names their destination or leaves it to the packet.
+    fn candidates(&self, template: &Template) -> impl Iterator<Item = &Arc<Sa>> {
+        let named = !template.destination.is_unspecified();
+        let one = self.0.get(&template.destination).filter(|_| named).into_iter();
+        let all = self.0.values().filter(move |_| !named);
+        one.chain(all).flatten().copied()
+    }
+}
+
+/// Whether a policy plainly has what it needs.
+fn has_states(subject: &Subject<'_>, states: &StateIndex<'_>, entry: &PolicyEntry) -> bool {
+    match entry.direction() {
+        Direction::Out if leaves_ends_to_packets(entry) => {
+            let selector = entry.selector();
+            let is_for_some = |sa: &Sa, template: &Template| {
+                let is_its = sa.reqid() == template.reqid && sa.config().mode == template.mode;
+                is_its && selector.destination.contains(sa.id().destination)
+            };
+            entry
+                .templates()
+                .all(|template| states.candidates(&template).any(|sa| is_for_some(sa, &template)))
+        }
+        Direction::Out => {
+            let flow = sample(entry);
+            let snapshot = subject.snapshot;
+            let (_, outcome) = OutboundOutcome::of(snapshot, subject.settings, &flow, now());
+            matches!(outcome, OutboundOutcome::Protected(_))
+        }
+        Direction::In | Direction::Forward => entry.templates().all(|template| {
+            states.candidates(&template).any(|sa| satisfies_inbound(sa, entry, &template))
+        }),
+    }
+}
+
+/// In transport mode, for more than one host: each has states of its own, and no sample packet
+/// stands for all.
+fn leaves_ends_to_packets(entry: &PolicyEntry) -> bool {
+    let destination = entry.selector().destination;
+    destination.prefix_len() < destination.family().bits()
+        && entry.templates().any(|template| template.destination.is_unspecified())
 }
 
 /// The templates of a policy, each with its state.

@@ -147,6 +147,35 @@ fn forwarding_is_asked_for_by_family() {
     assert_eq!(findings_of(&right(), v6), Vec::<String>::new(), "no IPv6 policy asks for it");
 }
 
+/// Hosts in transport mode, by policies for all that goes between them and a network.
+fn transport(destination: &str) -> Vec<String> {
+    let lines = right().into_iter().filter(|line| !line.contains("dir fwd"));
+    let lines = lines.map(|line| line.replace("mode tunnel", "mode transport"));
+    let lines = lines.map(|line| line.replace("src 10.1.0.0/24 dst 10.2.0.0/24", destination));
+    let back: Vec<_> = destination.split(' ').collect();
+    let back = format!("src {} dst {}", back[3], back[1]);
+    let lines = lines.map(|line| line.replace("src 10.2.0.0/24 dst 10.1.0.0/24", &back));
+    let ends = ["tmpl src 10.9.0.1 dst 10.9.0.2", "tmpl src 10.9.0.2 dst 10.9.0.1"];
+    lines.map(|line| line.replace(ends[0], "tmpl").replace(ends[1], "tmpl")).collect()
+}
+
+#[test]
+fn policies_that_leave_ends_to_packets_have_the_states_of_any_host() {
+    for selector in ["src 10.9.0.1 dst 10.9.0.0/24", "src 0.0.0.0/0 dst 0.0.0.0/0"] {
+        assert_eq!(findings_of(&transport(selector), HOST), Vec::<String>::new(), "{selector}");
+    }
+    let elsewhere = findings_of(&transport("src 10.9.0.1 dst 10.8.0.0/24"), HOST).join("\n");
+    assert!(elsewhere.contains("no state fits"), "{elsewhere}");
+}
+
+#[test]
+fn policy_fwd_for_a_host_asks_for_no_forwarding() {
+    let off = HostSettings { forwards_v4: false, ..HOST };
+    let lines: Vec<_> =
+        right().iter().map(|line| line.replace("10.1.0.0/24", "10.1.0.1/32")).collect();
+    assert_eq!(findings_of(&lines, off), Vec::<String>::new());
+}
+
 #[test]
 fn many_findings_of_a_rule_are_bounded() {
     let found = found(|lines| {

@@ -65,17 +65,25 @@ pub struct TemplateExplanation {
     pub near: Vec<NearState>,
 }
 
+/// Whether packets by this state satisfy a template of an `in` or `fwd` policy.
+#[must_use]
+pub fn satisfies_inbound(sa: &Sa, entry: &PolicyEntry, template: &Template) -> bool {
+    inbound_template_misfits(sa, entry, template).is_empty()
+}
+
+fn inbound_template_misfits(sa: &Sa, entry: &PolicyEntry, template: &Template) -> Vec<StateMisfit> {
+    let mut misfits = template_misfits(sa, template, entry.if_id(), entry.device());
+    if sa.config().direction == Some(Direction::Out) {
+        misfits.push(StateMisfit::Direction);
+    }
+    misfits
+}
+
 impl TemplateExplanation {
     /// The state by which packets would satisfy a template of an `in` or `fwd` policy.
     #[must_use]
     pub fn of_inbound(sad: &Sad, entry: &PolicyEntry, template: Template) -> Self {
-        let misfits = |sa: &Sa| {
-            let mut misfits = template_misfits(sa, &template, entry.if_id(), entry.device());
-            if sa.config().direction == Some(Direction::Out) {
-                misfits.push(StateMisfit::Direction);
-            }
-            misfits
-        };
+        let misfits = |sa: &Sa| inbound_template_misfits(sa, entry, &template);
         let state = sad.iter().find(|sa| misfits(sa).is_empty()).cloned();
         let near = match state {
             Some(_) => Vec::new(),
