@@ -147,12 +147,15 @@ def test_ike_flows_whoever_has_the_gateways_names(uxfrm):
         network.ping()
 
 
-@pytest.mark.parametrize("family", [4, 6])
-def test_a_stranger_at_a_daemon_s_address_gets_no_ike(uxfrm, family):
+@pytest.mark.parametrize(
+    ("family", "manner", "said"),
+    [(4, "silent", "user 2 has the socket name"), (6, "silent", "user 2 has"), (4, "connected", "takes no IKE messages")],
+)
+def test_a_stranger_at_a_daemon_s_address_gets_no_ike(uxfrm, family, manner, said):
     """It has the name of the one address; the daemon is bound to any."""
     address = ipaddress.ip_address(HERE.outer[family])
     name = f"dgram udp/4500/{int(address):0{address.max_prefixlen // 4}x}"
-    with Network(uxfrm, 1, family) as network, stranger(network.hosts.left, "silent", [name]):
+    with Network(uxfrm, 1, family) as network, stranger(network.hosts.left, manner, [name]):
         network.start()
         here = network.daemon(network.hosts.left, ANY)
         there = network.daemon(network.hosts.right, ANY)
@@ -160,7 +163,7 @@ def test_a_stranger_at_a_daemon_s_address_gets_no_ike(uxfrm, family):
         assert_ike_flows(here, there, any_address, any_address, family)
         here.kill()
         there.send(any_address, None, HERE.outer[family], ike(4))
-        patience.wait_for(lambda: "user 2 has the socket name" in network.here.log(), "word of the stranger")
+        patience.wait_for(lambda: said in network.here.log(), "word of the stranger")
 
 
 def test_esp_and_ike_share_the_port(network):

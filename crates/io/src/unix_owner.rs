@@ -16,15 +16,17 @@ use uxfrm_netlink_wire::{
 
 /// `SOCK_DIAG_BY_FAMILY`.
 const BY_FAMILY: u16 = 20;
-/// `UDIAG_SHOW_PEER` and `UDIAG_SHOW_UID`.
+/// `UDIAG_SHOW_NAME`, `UDIAG_SHOW_PEER` and `UDIAG_SHOW_UID`.
+const SHOW_NAME: u32 = 0x1;
 const SHOW_PEER: u32 = 0x4;
 const SHOW_UID: u32 = 0x40;
-/// `UNIX_DIAG_PEER` and `UNIX_DIAG_UID`.
+/// `UNIX_DIAG_NAME`, `UNIX_DIAG_PEER` and `UNIX_DIAG_UID`.
+const NAME: u16 = 0;
 const PEER: u16 = 2;
 const UID: u16 = 7;
 /// Bytes of `struct unix_diag_msg`, before the attributes.
 const ANSWER_HEADER: usize = 16;
-/// Bytes of the longest answer: two numbers as attributes.
+/// Bytes of the longest answer: a name and two numbers as attributes.
 const LONGEST_ANSWER: usize = 512;
 /// Time in ms until the kernel, which answers within the request, is given up.
 const TIMEOUT: i64 = 1_000;
@@ -51,23 +53,30 @@ impl UnixDiag {
         Ok(Self { netlink, own })
     }
 
-    /// The user who made the socket that ours is connected to.
+    /// The user who made the socket that ours is connected to, whose name is `name`: inode numbers
+    /// alone repeat after 2^32 sockets. A pair's sockets have none.
     ///
     /// # Errors
-    /// `ENOENT` on a kernel without `CONFIG_UNIX_DIAG`; `ENODATA` when ours is not connected, or
-    /// the kernel is older than 5.3.
-    pub(crate) fn owner_of_peer(&self) -> io::Result<Uid> {
-        let peer = self.number_of(self.own, SHOW_PEER, PEER)?;
-        self.number_of(peer, SHOW_UID, UID).map(Uid::from_raw)
+    /// `ENOENT` on a kernel without `CONFIG_UNIX_DIAG`; `ENODATA` when ours is not connected, the
+    /// socket that the kernel finds has another name, or the kernel is older than 5.3.
+    pub(crate) fn owner_of_peer(&self, name: Option<&str>) -> io::Result<Uid> {
+        let peer = number(&attribute(&self.ask(self.own, SHOW_PEER)?, PEER)?)?;
+        let told = self.ask(peer, SHOW_NAME | SHOW_UID)?;
+        if let Some(name) = name
+            && attribute(&told, NAME)?.strip_prefix(&[0]) != Some(name.as_bytes())
+        {
+            return Err(missing());
+        }
+        number(&attribute(&told, UID)?).map(Uid::from_raw)
     }
 
     /// What the kernel says of the socket of this inode number.
-    fn number_of(&self, inode: u32, show: u32, attribute: u16) -> io::Result<u32> {
+    fn ask(&self, inode: u32, show: u32) -> io::Result<Vec<u8>> {
         let fd = self.netlink.as_raw_fd();
         send(fd, &request(inode, show), MsgFlags::empty())?;
         let mut buffer = [0; LONGEST_ANSWER];
         let length = recv(fd, &mut buffer, MsgFlags::empty())?;
-        answer(&buffer[..length], attribute)
+        Ok(buffer[..length].to_vec())
     }
 }
 
@@ -86,16 +95,23 @@ fn request(inode: u32, show: u32) -> Vec<u8> {
     message
 }
 
-fn answer(datagram: &[u8], attribute: u16) -> io::Result<u32> {
-    let missing = || io::Error::from_raw_os_error(libc::ENODATA);
+fn missing() -> io::Error {
+    io::Error::from_raw_os_error(libc::ENODATA)
+}
+
+/// The value of an attribute of an answer.
+fn attribute(datagram: &[u8], kind: u16) -> io::Result<Vec<u8>> {
     let message = NetlinkMessages::of(datagram).next().ok_or_else(missing)?;
     if message.header.kind == NLMSG_ERROR {
         let code = message.error_code().unwrap_or(-libc::EPROTO);
         return Err(io::Error::from_raw_os_error(code.saturating_neg()));
     }
     let attributes = message.body().get(ANSWER_HEADER..).unwrap_or_default();
-    let number = find_attribute(attributes, attribute).and_then(|value| value.first_chunk());
-    number.map(|number| u32::from_ne_bytes(*number)).ok_or_else(missing)
+    find_attribute(attributes, kind).map(<[u8]>::to_vec).ok_or_else(missing)
+}
+
+fn number(value: &[u8]) -> io::Result<u32> {
+    value.first_chunk().map(|number| u32::from_ne_bytes(*number)).ok_or_else(missing)
 }
 
 #[cfg(test)]
@@ -107,16 +123,18 @@ mod tests {
 
     #[test]
     fn peer_is_of_the_user_who_made_it() {
-        let name = format!("uxfrm-test/owner/{}", std::process::id());
-        let name = SocketAddr::from_abstract_name(name).unwrap();
+        let text = format!("uxfrm-test/owner/{}", std::process::id());
+        let name = SocketAddr::from_abstract_name(&text).unwrap();
         let bound = UnixDatagram::bind_addr(&name).unwrap();
         let near = UnixDatagram::unbound().unwrap();
         let diag = UnixDiag::open(&near).unwrap();
-        assert_eq!(diag.owner_of_peer().unwrap_err().raw_os_error(), Some(libc::ENODATA));
+        let unknown = diag.owner_of_peer(Some(&text)).unwrap_err();
+        assert_eq!(unknown.raw_os_error(), Some(libc::ENODATA));
         near.connect_addr(&name).unwrap();
-        assert_eq!(diag.owner_of_peer().unwrap(), nix::unistd::geteuid());
+        assert_eq!(diag.owner_of_peer(Some(&text)).unwrap(), nix::unistd::geteuid());
+        assert!(diag.owner_of_peer(Some("uxfrm-test/another")).is_err());
         drop(bound);
-        assert!(diag.owner_of_peer().is_err(), "nobody is there any more");
+        assert!(diag.owner_of_peer(Some(&text)).is_err(), "nobody is there any more");
     }
 
     #[test]
@@ -131,7 +149,7 @@ mod tests {
         for (datagram, errno) in
             [(&refused[..], libc::ENOENT), (&empty, libc::ENODATA), (&[], libc::ENODATA)]
         {
-            assert_eq!(answer(datagram, UID).unwrap_err().raw_os_error(), Some(errno));
+            assert_eq!(attribute(datagram, UID).unwrap_err().raw_os_error(), Some(errno));
         }
     }
 }

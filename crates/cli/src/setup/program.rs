@@ -14,8 +14,6 @@ const PACKAGED: &str = "/usr/bin/uxfrm";
 
 /// Group and others.
 const OTHERS: u32 = 0o022;
-/// Nobody but its owner renames or removes what is in such a directory.
-const STICKY: u32 = 0o1000;
 
 /// The path for units: of this program, or on another host where packages have it.
 ///
@@ -43,13 +41,17 @@ fn ensure_plain(program: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A sticky directory is nobody's alone either: once the program is gone from there, as at a boot,
+/// any user may put one of the same name.
 fn ensure_roots(program: &Path) -> anyhow::Result<()> {
-    for place in program.ancestors() {
+    ensure_roots_below(Path::new("/"), program)
+}
+
+fn ensure_roots_below(top: &Path, program: &Path) -> anyhow::Result<()> {
+    for place in program.ancestors().take_while(|place| place.starts_with(top)) {
         let found = fs::metadata(place).with_context(|| format!("{}", place.display()))?;
-        let is_shared =
-            found.mode() & OTHERS != 0 && !(found.is_dir() && found.mode() & STICKY != 0);
         ensure!(
-            found.uid() == 0 && !is_shared,
+            found.uid() == 0 && found.mode() & OTHERS == 0,
             "root would start {} at each boot, and user {} may change {}: install it as {PACKAGED} \
              (`install -o root -m 0755 {0} {PACKAGED}`)",
             program.display(),
@@ -86,10 +88,13 @@ mod tests {
         set(&program, 0o755).unwrap();
         set(directory.path(), 0o755).unwrap();
         let is_root = fs::metadata(&program).unwrap().uid() == 0;
-        assert_eq!(ensure_roots(&program).is_ok(), is_root);
-        for (path, mode) in [(&program, 0o775), (&directory.path().to_owned(), 0o777)] {
+        let check = || ensure_roots_below(directory.path(), &program);
+        assert_eq!(check().is_ok(), is_root);
+        assert!(ensure_roots(&program).is_err(), "it is in a directory for all");
+        let place = directory.path().to_owned();
+        for (path, mode) in [(&program, 0o775), (&place, 0o777), (&place, 0o1777)] {
             set(path, mode).unwrap();
-            assert!(ensure_roots(&program).is_err(), "{} {mode:o}", path.display());
+            assert!(check().is_err(), "{} {mode:o}", path.display());
             set(path, 0o755).unwrap();
         }
     }

@@ -123,7 +123,10 @@ struct Strangers(Option<Instant>);
 
 impl Strangers {
     fn note(&mut self, error: &DeliveryError) {
-        let DeliveryError::Stranger { .. } = error else { return };
+        match error {
+            DeliveryError::Stranger { .. } | DeliveryError::Unreachable { .. } => {}
+            DeliveryError::Unclaimed | DeliveryError::Kernel(_) => return,
+        }
         if self.0.is_none_or(|last| last.elapsed() >= STRANGER_WARNINGS) {
             self.0 = Some(Instant::now());
             tracing::warn!("an IKE message is not delivered: {error}");

@@ -1,6 +1,7 @@
 //! The loop of the status thread: a listener, up to 64 clients, and the board.
 
 use std::{
+    collections::BTreeSet,
     io::{self, ErrorKind},
     os::{
         fd::AsFd as _,
@@ -24,7 +25,7 @@ use super::{
     board::{Board, Posted},
     client::{Client, Phase, Progress},
     drops,
-    share::{Clients, RoundRobin, is_owed_enough, place},
+    share::{self, Clients, RoundRobin, is_owed_enough, place},
     watch::Watcher,
 };
 use crate::clock::now;
@@ -54,6 +55,8 @@ pub(super) struct Server {
     round_robin: RoundRobin,
     /// Whether clients are due whose turn has not come.
     is_behind: bool,
+    /// Places whose clients have asked more than one turn answers.
+    unfinished: BTreeSet<u8>,
     /// Whether the listener is waited for.
     listens: bool,
     /// Since when it is to rest, and whether the control thread was told that it does.
@@ -88,6 +91,7 @@ impl Server {
             clients: Clients::new(),
             round_robin: RoundRobin::default(),
             is_behind: false,
+            unfinished: BTreeSet::new(),
             listens: false,
             rest: None,
         })
@@ -132,7 +136,7 @@ impl Server {
     /// Until the next deadline. A client whose answer has to wait for others to read theirs has
     /// none.
     fn patience(&self) -> Duration {
-        if self.is_behind {
+        if self.is_behind || !self.unfinished.is_empty() {
             return Duration::ZERO;
         }
         let now = now();
@@ -182,16 +186,20 @@ impl Server {
 
     /// Goes on with those that have sent something, or have read something.
     fn hear(&mut self, ready: &Ready, board: &Board) {
-        let places: Vec<_> =
-            self.clients.keys().copied().filter(|place| ready.has(*place)).collect();
+        let is_next = |place: &u8| ready.has(*place) || self.unfinished.contains(place);
+        let mut places: Vec<_> = self.clients.keys().copied().filter(is_next).collect();
+        places.sort_by_key(|place| self.clients[place].access != Access::Full);
         for place in places {
             self.advance(place, board);
         }
     }
 
-    /// Reads a client's request, or sends what it is owed, as far as that goes.
+    /// Reads a client's request, or sends what it is owed, as far as that goes in one turn. What is
+    /// answered at once, as a refusal, counts as well: nobody sees another turn by asking on.
     fn advance(&mut self, place: u8, board: &Board) {
-        loop {
+        self.unfinished.remove(&place);
+        let Some(client) = self.clients.get(&place) else { return };
+        for _ in 0..share::answers_a_turn(client.access) {
             let Some(client) = self.clients.get_mut(&place) else { return };
             let progress = match client.phase {
                 Phase::Asks => client.hear(now()),
@@ -208,6 +216,7 @@ impl Server {
                 Progress::Over => return self.drop_client(place),
             }
         }
+        self.unfinished.insert(place);
     }
 
     /// Waits for what a client does next.
@@ -320,6 +329,7 @@ impl Server {
     fn drop_client(&mut self, place: u8) {
         // Its descriptor's end takes it from the poller.
         drop(self.clients.remove(&place));
+        self.unfinished.remove(&place);
     }
 
     /// Tells the control thread when nobody is being answered any more. Who is connected and has

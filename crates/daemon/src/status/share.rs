@@ -58,6 +58,15 @@ fn oldest(clients: &Clients, which: impl Fn(&Client) -> bool) -> Option<u8> {
     found.min_by_key(|(_, client)| client.until).map(|(place, _)| *place)
 }
 
+/// Steps of a client in one turn: a request read, or an answer sent. Behind them comes the next
+/// client, those with full access first.
+pub(super) const fn answers_a_turn(access: Access) -> usize {
+    match access {
+        Access::Full => 16,
+        Access::Group { .. } => 2,
+    }
+}
+
 /// Whether so much waits to be read by those with this access that no more is made for them.
 pub(super) fn is_owed_enough(clients: &Clients, access: Access) -> bool {
     let theirs = clients.values().filter(|client| client.access == access);

@@ -33,6 +33,14 @@ pub enum DeliveryError {
         /// Its abstract name.
         name: String,
     },
+    /// Somebody has the socket name and takes no messages there: a daemon's socket takes ours.
+    #[error("who has the socket name {name} takes no IKE messages: {error}")]
+    Unreachable {
+        /// The abstract name.
+        name: String,
+        /// The kernel's error: `EPERM` where its socket is connected to another.
+        error: io::Error,
+    },
     /// The kernel's error: `EAGAIN` when the daemon does not read.
     #[error(transparent)]
     Kernel(#[from] io::Error),
@@ -78,7 +86,9 @@ impl Delivery {
         for name in names(datagram.path.local) {
             match self.reach(&socket, name, &permits).and_then(|()| transmit(&socket, &parts)) {
                 Err(DeliveryError::Unclaimed) => {}
-                Err(stranger @ DeliveryError::Stranger { .. }) => result = Err(stranger),
+                Err(
+                    other @ (DeliveryError::Stranger { .. } | DeliveryError::Unreachable { .. }),
+                ) => result = Err(other),
                 sent @ (Ok(()) | Err(DeliveryError::Kernel(_))) => return sent,
             }
         }
@@ -94,10 +104,12 @@ impl Delivery {
     ) -> Result<(), DeliveryError> {
         let address = UnixAddr::new_abstract(name.as_bytes()).map_err(io::Error::from)?;
         match connect(socket.as_raw_fd(), &address) {
+            Ok(()) => {}
             Err(Errno::ECONNREFUSED) => return Err(DeliveryError::Unclaimed),
-            connected => connected.map_err(io::Error::from)?,
+            // Whoever has one name must not keep messages from the other.
+            Err(errno) => return Err(DeliveryError::Unreachable { name, error: errno.into() }),
         }
-        match self.owners.as_ref().map(UnixDiag::owner_of_peer) {
+        match self.owners.as_ref().map(|owners| owners.owner_of_peer(Some(&name))) {
             None => Ok(()),
             Some(Ok(user)) if permits(user) => Ok(()),
             Some(Ok(user)) => Err(DeliveryError::Stranger { user: user.as_raw(), name }),
@@ -118,6 +130,6 @@ fn transmit(socket: &OwnedFd, parts: &[IoSlice<'_>]) -> Result<(), DeliveryError
 /// Questions about the peers of `socket`, where the kernel answers them.
 fn owners(socket: &OwnedFd) -> io::Result<Option<UnixDiag>> {
     let (near, _far) = UnixDatagram::pair()?;
-    let answers = UnixDiag::open(&near).and_then(|diag| diag.owner_of_peer()).is_ok();
+    let answers = UnixDiag::open(&near).and_then(|diag| diag.owner_of_peer(None)).is_ok();
     if answers { UnixDiag::open(socket).map(Some) } else { Ok(None) }
 }

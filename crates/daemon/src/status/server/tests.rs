@@ -291,3 +291,31 @@ fn capture_ends_with_its_client() {
         thread::sleep(BREATHER);
     }
 }
+
+#[test]
+fn endless_refusals_are_answered_between_those_of_others() {
+    let site = Site::new().serve();
+    let nonsense: Vec<_> = (0..4).map(|_| site.connect()).collect();
+    let ends = &AtomicBool::new(false);
+    thread::scope(|scope| {
+        for client in &nonsense {
+            client.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+            client.set_write_timeout(Some(Duration::from_millis(50))).unwrap();
+            scope.spawn(move || {
+                while !ends.load(Ordering::Relaxed) {
+                    let _full = (&*client).write_all(&b"?\n".repeat(2_000));
+                }
+            });
+            scope.spawn(move || {
+                let mut some = vec![0; 1 << 16];
+                while !ends.load(Ordering::Relaxed) {
+                    let _slow = (&*client).read(&mut some);
+                }
+            });
+        }
+        for _ in 0..20 {
+            assert_eq!(site.counters().age_seconds, 0);
+        }
+        ends.store(true, Ordering::Relaxed);
+    });
+}
