@@ -17,7 +17,7 @@ mod sample;
 mod screen;
 mod source;
 mod table;
-mod text;
+pub(crate) mod text;
 pub(crate) mod view;
 
 use std::{

@@ -1,9 +1,9 @@
 //! The pcapng file of a capture, or standard output.
 
 use std::{
-    fs::{File, OpenOptions, Permissions},
+    fs::{self, File, OpenOptions},
     io::{self, BufWriter, Write},
-    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::Path,
 };
 
@@ -39,11 +39,7 @@ impl CaptureFile {
         let output: Box<dyn Write> = if path == Path::new("-") {
             Box::new(io::stdout())
         } else {
-            let mut options = OpenOptions::new();
-            options.write(true).create(true).truncate(false).mode(0o600);
-            // A link that somebody has put there leads nowhere.
-            options.custom_flags(OFlag::O_NOFOLLOW.bits());
-            let file = options.open(path).and_then(for_its_owner_alone);
+            let file = open(path);
             Box::new(file.with_context(|| format!("can't write {}", path.display()))?)
         };
         let output: Box<dyn Write> = Box::new(BufWriter::new(output));
@@ -96,22 +92,33 @@ impl CaptureFile {
     }
 }
 
-/// A file that was there already may have been everybody's. Pipes and devices stay as they are.
-fn for_its_owner_alone(file: File) -> io::Result<File> {
-    let about = file.metadata()?;
-    if about.is_file() {
-        if about.uid() != Uid::effective().as_raw() {
-            return Err(io::Error::other("it is another user's"));
+/// A file that was there makes room for a new one: somebody else may have it open. Pipes and
+/// devices stay as they are, and have to be ours or root's.
+fn open(path: &Path) -> io::Result<File> {
+    // A link that somebody has put there leads nowhere.
+    let flags = OFlag::O_NOFOLLOW.bits();
+    let is_ours = |user: u32| user == Uid::effective().as_raw() || user == 0;
+    let refused = || io::Error::other("it is another user's");
+    match fs::symlink_metadata(path) {
+        Ok(found) if !is_ours(found.uid()) => return Err(refused()),
+        Ok(found) if found.is_file() => fs::remove_file(path)?,
+        Ok(_) => {
+            let file = OpenOptions::new().write(true).custom_flags(flags).open(path)?;
+            return if is_ours(file.metadata()?.uid()) { Ok(file) } else { Err(refused()) };
         }
-        file.set_permissions(Permissions::from_mode(0o600))?;
-        file.set_len(0)?;
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
     }
-    Ok(file)
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, os::unix::fs::symlink};
+    use std::{
+        fs::Permissions,
+        io::Read as _,
+        os::unix::fs::{PermissionsExt as _, symlink},
+    };
 
     use super::*;
 
@@ -124,7 +131,11 @@ mod tests {
         symlink(&there, &link).unwrap();
         assert!(CaptureFile::create(&link, &[], 96).is_err());
         assert_eq!(fs::read(&there).unwrap(), b"before");
+        let mut before = File::open(&there).unwrap();
         CaptureFile::create(&there, &[], 96).unwrap();
+        let mut seen = Vec::new();
+        before.read_to_end(&mut seen).unwrap();
+        assert_eq!(seen, b"before", "who has the old file open sees no packet");
         assert_eq!(fs::metadata(&there).unwrap().mode() & 0o777, 0o600);
         assert!(fs::read(&there).unwrap().starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]));
     }

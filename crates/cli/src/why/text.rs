@@ -3,7 +3,10 @@
 use uxfrm_status::explanation::{FlowExplanation, FlowOutcome, StepResult};
 use uxfrm_status::text::Colour;
 
-/// The whole text, with an end of line.
+use crate::top::text::escaped;
+
+/// The whole text, with an end of line. Names of interfaces and programs are others' to choose: no
+/// letter of them controls a terminal.
 pub(super) fn render(explanation: &FlowExplanation, colour: Colour) -> String {
     let FlowExplanation { flow, direction, outcome, verdict, steps, drop, .. } = explanation;
     let mut text = format!("{flow}, dir {direction}\n");
@@ -13,9 +16,9 @@ pub(super) fn render(explanation: &FlowExplanation, colour: Colour) -> String {
             StepResult::Doubtful => paint("? ", YELLOW, colour),
             StepResult::Fails => paint("no", RED, colour),
         };
-        text += &format!("  {sign} {:<8} {}\n", step.stage, step.text);
+        text += &format!("  {sign} {:<8} {}\n", step.stage, escaped(&step.text));
         for note in &step.notes {
-            text += &format!("              {note}\n");
+            text += &format!("              {}\n", escaped(note));
         }
     }
     let shade = match outcome {
@@ -23,7 +26,7 @@ pub(super) fn render(explanation: &FlowExplanation, colour: Colour) -> String {
         FlowOutcome::Waits => YELLOW,
         FlowOutcome::LeavesPlain | FlowOutcome::Dropped => RED,
     };
-    text += &format!("{}\n", paint(verdict, shade, colour));
+    text += &format!("{}\n", paint(&escaped(verdict), shade, colour));
     if let Some(advice) = drop {
         for (name, words) in [("cause", &advice.cause), ("next", &advice.next)] {
             if !words.is_empty() {
