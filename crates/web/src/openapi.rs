@@ -88,6 +88,7 @@ impl IntoResponses for Problems {
         let all = [
             ("400", "A parameter is unknown, missing or wrong"),
             ("401", "The server has a token, and the request none or another"),
+            ("414", "The query has more than 1,024 bytes"),
             ("421", "`Host` names another server"),
             ("502", "The gateway gives an answer that can't be used"),
             ("503", "No gateway answers, or too many ask"),

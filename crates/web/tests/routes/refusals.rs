@@ -57,6 +57,27 @@ async fn wrong_parameters_are_named() {
 }
 
 #[tokio::test]
+async fn long_query_is_refused_before_it_is_read() {
+    let gateway = FakeGateway::well();
+    for (path, bytes, status) in [
+        ("/api/v1/status", 1024, 200),
+        ("/api/v1/status", 1025, 414),
+        ("/api/v1/drops", 1025, 414),
+        ("/metrics", 15_000, 414),
+        ("/nothing", 1025, 414),
+    ] {
+        let text = format!("{path}?after={}", "x".repeat(bytes - "after=".len()));
+        let told = ask(&open(&gateway), get(&text)).await;
+        if status == 414 {
+            assert_problem(&told, 414, "1024 bytes are the most", &text);
+        } else {
+            assert_eq!(told.status, status, "{path} {bytes}");
+        }
+    }
+    assert_eq!(gateway.asked.lock().unwrap().len(), 1, "only the short one");
+}
+
+#[tokio::test]
 async fn other_paths_methods_and_hosts_are_refused() {
     let gateway = FakeGateway::well();
     let host = ("host", "localhost");
