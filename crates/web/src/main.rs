@@ -13,7 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use uxfrm_web::access::{Access, AccessToken, KnownHosts};
 use uxfrm_web::privileges;
-use uxfrm_web::server::{Connections, Listener, serve};
+use uxfrm_web::server::{Listener, serve};
 use uxfrm_web::sockets::OpenSockets;
 use uxfrm_web::source::Gateway;
 use uxfrm_web_options::WebOptions;
@@ -63,11 +63,10 @@ async fn listen(
     token: Option<Arc<AccessToken>>,
 ) -> anyhow::Result<()> {
     let routes = uxfrm_web::router(Arc::new(Gateway));
-    let connections = Connections::default();
     let mut served = JoinSet::new();
     let mut add = |listener, hosts| {
         let router = uxfrm_web::guarded(routes.clone(), &Access::new(hosts, token.clone()));
-        served.spawn(serve(listener, router, connections.clone()));
+        served.spawn(serve(listener, router));
     };
     for unix in sockets.unix {
         let listener = Listener::Unix(tokio::net::UnixListener::from_std(unix)?);
