@@ -74,8 +74,8 @@ async fn short_query(request: Request) -> Result<Request, Problem> {
     if bytes <= QUERY_BYTES {
         return Ok(request);
     }
-    let detail = format!("the query has {bytes} bytes");
-    let next = format!("{QUERY_BYTES} bytes are the most; /api/v1/openapi.json lists parameters");
+    let detail = format!("the query has {bytes} bytes; {QUERY_BYTES} bytes are the most");
+    let next = "/api/v1/openapi.json lists the parameters of each request";
     Err(Problem::new(ProblemKind::QueryTooLong, detail, next))
 }
 

@@ -132,7 +132,7 @@ fn of_gateway(error: &stat::Error) -> Problem {
             (ProblemKind::BadGateway, "uxfrm upgrade, and systemctl restart uxfrm-web")
         }
         stat::Error::Refused(refusal) => {
-            let next = "openapi.json tells what may be asked";
+            let next = "/api/v1/openapi.json lists the parameters of each request";
             return Problem::new(ProblemKind::BadRequest, refusal.message.clone(), next);
         }
     };
