@@ -307,6 +307,26 @@ def test_a_gateway_that_stops_is_said_and_one_that_starts_is_shown(page, gateway
     page.wait_for(lambda: "The page's server does not answer" in page.one("#banner").text)
 
 
+def test_a_peer_that_is_no_address_is_said_beside_the_field(page, gateway):
+    """The gateway is well: nothing else stops, and when it does stop that is what is said."""
+    page.size(360, 740, is_phone=True)
+    page.wait_for(lambda: cells(page, PEER))
+    field = page.one("input[name=peer]")
+    field.send_keys("nonsense" * 20, Keys.ENTER)
+    page.wait_for(lambda: "an IP address or a prefix" in page.one(".picker .bad").text)
+    assert field.get_attribute("aria-invalid") == "true" and field.get_attribute("value").startswith("nonsense")
+    assert page.one("#connection").text == "live" and not page.one("#banner").is_displayed()
+    assert cells(page, PEER) and page.overflow() == 0
+    gateway.stop()
+    page.wait_for(lambda: "No gateway answers" in page.one("#banner").text)
+    gateway.launch()
+    page.wait_for(lambda: page.one("#connection").text == "live" and not page.one("#banner").is_displayed())
+    field.clear()
+    field.send_keys(PEER, Keys.ENTER)
+    page.wait_for(lambda: page.one(".picker .bad").text == "" and cells(page, PEER))
+    assert field.get_attribute("aria-invalid") is None
+
+
 def test_the_pictures_of_the_documentation(page, gateway):
     """docs/images/web-light.png, a desk, and web-dark.png, a phone, where `scripts/pictures` asks for them."""
     page.scheme("light")

@@ -2,9 +2,14 @@
 
 /** Why there is no document. */
 export class NoAnswer extends Error {
-  constructor(title, detail, next) {
+  constructor(title, detail, next, status = null) {
     super(detail);
-    [this.title, this.detail, this.next] = [title, detail, next];
+    [this.title, this.detail, this.next, this.status] = [title, detail, next, status];
+  }
+
+  /** Whether the server is well and what was asked is wrong. */
+  get isWrongQuestion() {
+    return this.status === 400 || this.status === 414;
   }
 }
 
@@ -32,7 +37,7 @@ export async function ask(name, parameters = {}) {
 async function refusal(answer) {
   try {
     const { title, detail, next } = await answer.json();
-    return new NoAnswer(title, detail, next);
+    return new NoAnswer(title, detail, next, answer.status);
   } catch {
     return new NoAnswer("The server's answer can't be read", `${answer.status} ${answer.statusText}`, "see the log of uxfrm-web");
   }

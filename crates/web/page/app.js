@@ -84,14 +84,18 @@ async function poll() {
   for (;;) {
     if (document.hidden) await new Promise((resolve) => document.addEventListener("visibilitychange", resolve, { once: true }));
     const begin = performance.now();
+    const { peer } = query;
     try {
       sample = await sampler.read(query.parameters(), sample);
+      query.accept(peer);
       introduce(sample.status);
       views.tunnels.note(sample);
       shown.show(sample);
       warn(null);
     } catch (problem) {
       if (!(problem instanceof NoAnswer)) throw problem;
+      // An address that is none is the field's matter: the gateway is asked again without it.
+      if (problem.isWrongQuestion && query.refuse(peer, problem.detail)) continue;
       warn(problem);
     }
     await new Promise((resolve) => {

@@ -11,6 +11,9 @@ export class TunnelQuery extends EventTarget {
   peer = "";
   /** By name, behind this cursor; `null` for the worst first. */
   after = null;
+  /** What is wrong with the address that was given last. */
+  error = "";
+  #answered = "";
 
   /** As parameters of `/api/v1/status`. */
   parameters() {
@@ -20,10 +23,28 @@ export class TunnelQuery extends EventTarget {
   }
 
   set(change) {
-    Object.assign(this, change);
+    Object.assign(this, { error: "" }, change);
     this.dispatchEvent(new Event("change"));
   }
+
+  /** Tunnels of this peer were told. */
+  accept(peer) {
+    this.#answered = peer;
+  }
+
+  /** This peer is no address: what was answered before is asked again. `false` if it is that one. */
+  refuse(peer, error) {
+    if (peer === this.#answered) return false;
+    if (peer === this.peer) {
+      [this.peer, this.error] = [this.#answered, error];
+      this.dispatchEvent(new Event("refuse"));
+    }
+    return true;
+  }
 }
+
+/** Pickers that were made, for names of their parts. */
+let pickers = 0;
 
 /** A form that changes it. */
 export class Picker {
@@ -32,19 +53,22 @@ export class Picker {
   #order = element("select", { name: "order" }, element("option", { value: "worst" }, "worst first"), element("option", { value: "name" }, "by name"));
   #next = element("button", { type: "button", hidden: true, click: () => this.#turn() }, "Next page");
   #range = element("span", { class: "quiet" }, "");
+  #error = element("span", { class: "bad", id: `peer-error-${(pickers += 1)}`, role: "alert" });
   #cursor = null;
 
   constructor(query) {
     this.#query = query;
+    mark(this.#peer, "aria-describedby", this.#error.id);
     this.element = element("form", { class: "picker", submit: (event) => this.#submit(event) },
       element("label", {}, "Peer or net ", this.#peer),
       element("button", {}, "Filter"),
       element("label", {}, "Order ", this.#order),
-      this.#next, this.#range);
+      this.#error, this.#next, this.#range);
     this.#order.addEventListener("change", () => this.#submit());
     // What is emptied by the field's own button.
     this.#peer.addEventListener("search", () => this.#submit());
     query.addEventListener("change", () => this.#reflect());
+    query.addEventListener("refuse", () => this.#complain());
   }
 
   show(status) {
@@ -59,7 +83,7 @@ export class Picker {
     event?.preventDefault();
     const peer = this.#peer.value.trim();
     const after = this.#order.value === "name" ? "" : null;
-    if (peer === this.#query.peer && after === this.#query.after) return;
+    if (peer === this.#query.peer && after === this.#query.after && !this.#query.error) return;
     this.#query.set({ peer, after });
   }
 
@@ -70,5 +94,12 @@ export class Picker {
   #reflect() {
     this.#peer.value = this.#query.peer;
     this.#order.value = this.#query.after === null ? "worst" : "name";
+    this.#complain();
+  }
+
+  /** Says what is wrong with the address, which stays to be mended. */
+  #complain() {
+    say(this.#error, this.#query.error);
+    mark(this.#peer, "aria-invalid", this.#query.error ? "true" : null);
   }
 }

@@ -3,7 +3,8 @@
 //! A browser on this machine may be told by any page to ask here. So `Host` has to name this server
 //! (DNS rebinding), no other origin is let in, and over TCP, which has no file mode, every request
 //! that gets anything has the token: as `Authorization: Bearer`, or as the session's cookie that
-//! `POST /login` gives for it. A session ends after twelve hours, or with the process.
+//! `POST /login` gives for it. A session ends after twelve hours, or with the process. A request
+//! without any of these is the last one of its connection, so that strangers hold no places.
 
 mod host;
 mod session;
@@ -80,13 +81,23 @@ fn bearer(value: &HeaderValue) -> Option<&[u8]> {
 }
 
 async fn check(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
-    if let Err(problem) = access.hosts.check(&request) {
-        return problem.into_response();
+    let is_known = access.lets_in(&request);
+    let mut answer = if let Err(problem) = access.hosts.check(&request) {
+        problem.into_response()
+    } else if is_known || is_public(request.uri()) {
+        next.run(request).await
+    } else {
+        refusal(request.uri())
+    };
+    if !is_known {
+        answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    if access.lets_in(&request) || is_public(request.uri()) {
-        return next.run(request).await;
-    }
-    if request.uri().path() == "/" {
+    answer
+}
+
+/// What a stranger is told, or where a browser goes.
+fn refusal(uri: &Uri) -> Response {
+    if uri.path() == "/" {
         return Redirect::to("/login").into_response();
     }
     let problem = Problem::new(

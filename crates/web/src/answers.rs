@@ -1,17 +1,19 @@
 //! Answers of the gateway, for many clients at once.
 //!
 //! The gateway is asked by a few threads at a time, each of which may wait. Requests that are the
-//! same share one answer: while it is awaited, and for a quarter of a second after. How much memory
-//! answers take together is bounded, also of those that slow clients still read.
+//! same share one answer: while it is awaited, and for a quarter of a second after. Only so many
+//! wait, and a request that nobody waits for any more gives up its place. How much memory answers
+//! take together is bounded, also of those that slow clients still read.
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
-use futures_util::future::{BoxFuture, Shared};
+use futures_util::future::{BoxFuture, Shared, WeakShared};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use uxfrm_control_client::stat;
 use uxfrm_status::counters::CounterReport;
@@ -26,6 +28,8 @@ use crate::source::Source;
 const FRESH: Duration = Duration::from_millis(250);
 /// Requests that the gateway is asked at a time.
 const ASKED_AT_ONCE: usize = 4;
+/// Requests that wait for their turn at a time.
+const WAITING: usize = 64;
 /// How long a request may wait for its turn.
 const TURN: Duration = Duration::from_secs(10);
 /// Kibibytes of JSON that may be on their way to clients.
@@ -97,15 +101,26 @@ impl fmt::Debug for GatewayAnswer {
     }
 }
 
-type Awaited = Shared<BoxFuture<'static, Result<Arc<GatewayAnswer>, Error>>>;
+type Fetch = BoxFuture<'static, Result<Arc<GatewayAnswer>, Error>>;
+
+/// Answers that are awaited or fresh, by the line that asks for them.
+type Recent = Arc<Mutex<HashMap<Arc<[u8]>, Entry>>>;
+
+/// An answer that others may share. It keeps no fetch alive: those who wait do.
+struct Entry {
+    number: u64,
+    awaited: WeakShared<Fetch>,
+}
 
 /// The gateway's answers.
 #[derive(Clone)]
 pub struct GatewayAnswers {
     source: Arc<dyn Source>,
+    places: Arc<Semaphore>,
     turns: Arc<Semaphore>,
     memory: Arc<Semaphore>,
-    recent: Arc<Mutex<HashMap<Vec<u8>, Awaited>>>,
+    numbers: Arc<AtomicU64>,
+    recent: Recent,
 }
 
 impl fmt::Debug for GatewayAnswers {
@@ -120,8 +135,10 @@ impl GatewayAnswers {
     pub fn new(source: Arc<dyn Source>) -> Self {
         Self {
             source,
+            places: Arc::new(Semaphore::new(WAITING)),
             turns: Arc::new(Semaphore::new(ASKED_AT_ONCE)),
             memory: Arc::new(Semaphore::new(KIBIBYTES)),
+            numbers: Arc::default(),
             recent: Arc::default(),
         }
     }
@@ -131,7 +148,7 @@ impl GatewayAnswers {
     /// # Errors
     /// Why there is none.
     pub async fn ask(&self, request: StatusRequest) -> Result<Arc<GatewayAnswer>, Error> {
-        self.awaited(request).await
+        self.awaited(request)?.await
     }
 
     /// The counters.
@@ -207,30 +224,38 @@ impl GatewayAnswers {
     }
 
     /// The answer that somebody else awaits or has had, or one that is asked for now.
-    fn awaited(&self, request: StatusRequest) -> Awaited {
+    fn awaited(&self, request: StatusRequest) -> Result<Shared<Fetch>, Error> {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        let line = request.to_line();
-        if let Some(awaited) = recent.get(&line) {
-            return awaited.clone();
+        let line: Arc<[u8]> = request.to_line().into();
+        if let Some(awaited) = recent.get(&line).and_then(|entry| entry.awaited.upgrade()) {
+            return Ok(awaited);
         }
-        let awaited = self.clone().fetch(request).boxed().shared();
-        recent.insert(line.clone(), awaited.clone());
-        drop(recent);
-        drop(tokio::spawn(self.clone().keep(line, awaited.clone())));
-        awaited
+        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_full| Error::Busy)?;
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let listed = Listed { recent: Arc::clone(&self.recent), line: Arc::clone(&line), number };
+        let fetch = self.clone().fetch(request, place, listed).boxed().shared();
+        // What nobody has polled is not done, so there is something to share.
+        if let Some(awaited) = fetch.downgrade() {
+            recent.insert(line, Entry { number, awaited });
+        }
+        Ok(fetch)
     }
 
-    /// Has an answer come though all who asked have gone, so that nobody's going disturbs others,
-    /// and forgets it when it is old.
-    async fn keep(self, line: Vec<u8>, awaited: Awaited) {
-        drop(awaited.await);
-        tokio::time::sleep(FRESH).await;
-        self.recent.lock().unwrap_or_else(PoisonError::into_inner).remove(&line);
-    }
-
-    async fn fetch(self, request: StatusRequest) -> Result<Arc<GatewayAnswer>, Error> {
+    /// Waits for a turn while anybody waits for the answer, and asks. What is asked comes to its
+    /// end though all have gone, so that nobody's going disturbs others.
+    async fn fetch(
+        self,
+        request: StatusRequest,
+        place: OwnedSemaphorePermit,
+        listed: Listed,
+    ) -> Result<Arc<GatewayAnswer>, Error> {
         let turn = tokio::time::timeout(TURN, Arc::clone(&self.turns).acquire_owned()).await;
         let Ok(Ok(turn)) = turn else { return Err(Error::Busy) };
+        drop(place);
+        // Whoever polls this shares it, so it is listed.
+        if let Some(awaited) = listed.awaited() {
+            drop(tokio::spawn(listed.keep(awaited)));
+        }
         let asked = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             self.source.ask(&request)
@@ -239,6 +264,37 @@ impl GatewayAnswers {
             Ok(Ok(document)) => Ok(Arc::new(GatewayAnswer { document, json: OnceLock::new() })),
             Ok(Err(error)) => Err(Error::Gateway(Arc::new(error))),
             Err(_panicked) => Err(Error::Lost),
+        }
+    }
+}
+
+/// An entry among the recent answers, until this is dropped.
+struct Listed {
+    recent: Recent,
+    line: Arc<[u8]>,
+    number: u64,
+}
+
+impl Listed {
+    fn awaited(&self) -> Option<Shared<Fetch>> {
+        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.get(&self.line).and_then(|entry| entry.awaited.upgrade())
+    }
+
+    /// Has the answer come, and keeps it while it is fresh.
+    async fn keep(self, awaited: Shared<Fetch>) {
+        drop(awaited.clone().await);
+        tokio::time::sleep(FRESH).await;
+        drop(awaited);
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another may have come since: of this one nobody was left.
+        if recent.get(&self.line).is_some_and(|entry| entry.number == self.number) {
+            recent.remove(&self.line);
         }
     }
 }

@@ -20,6 +20,7 @@ use crate::openapi;
 use crate::problem::Problem;
 pub(crate) use flow::FlowParameters;
 pub(crate) use query::{NoParameters, Query};
+use query::{misfit, wrong};
 
 /// The routes.
 pub fn router() -> Router<GatewayAnswers> {
@@ -42,6 +43,7 @@ pub(crate) async fn status(
     State(answers): State<GatewayAnswers>,
     Query(query): Query<StatusQuery>,
 ) -> Result<Response, Problem> {
+    within_most("limit", query.limit)?;
     tell(answers, StatusRequest::Status(query)).await
 }
 
@@ -112,6 +114,14 @@ pub(crate) async fn workers(
 ))]
 pub(crate) async fn document() -> Response {
     json(openapi::text().into())
+}
+
+/// Lets a number of tunnels pass that an answer may have.
+pub(crate) fn within_most(name: &str, number: Option<u32>) -> Result<(), Problem> {
+    match number {
+        Some(number) if number > StatusQuery::MOST => Err(wrong(misfit(name, number))),
+        Some(_) | None => Ok(()),
+    }
 }
 
 async fn tell(answers: GatewayAnswers, request: StatusRequest) -> Result<Response, Problem> {

@@ -36,13 +36,17 @@ pub mod source;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::middleware::map_response;
+use axum::extract::Request;
+use axum::middleware::{map_request, map_response};
 use axum::routing::get;
 
 use access::Access;
 use answers::GatewayAnswers;
 use problem::{Problem, ProblemKind};
 use source::Source;
+
+/// Bytes of a query, all of whose parameters are short.
+const QUERY_BYTES: usize = 1 << 10;
 
 /// All routes, for documents of this source.
 pub fn router(source: Arc<dyn Source>) -> Router {
@@ -55,12 +59,24 @@ pub fn router(source: Arc<dyn Source>) -> Router {
         .route("/healthz", get(async || "ok\n"))
         .fallback(async || not_found())
         .method_not_allowed_fallback(async || method_not_allowed())
+        .layer(map_request(short_query))
         .with_state(answers)
 }
 
 /// Those routes behind what a listener asks of its clients.
 pub fn guarded(router: Router, access: &Arc<Access>) -> Router {
     access.guard(router).layer(map_response(async |answer| headers::add(answer)))
+}
+
+/// Lets requests pass whose query is short, before anything of them is kept.
+async fn short_query(request: Request) -> Result<Request, Problem> {
+    let bytes = request.uri().query().map_or(0, str::len);
+    if bytes <= QUERY_BYTES {
+        return Ok(request);
+    }
+    let detail = format!("the query has {bytes} bytes; {QUERY_BYTES} bytes are the most");
+    let next = "/api/v1/openapi.json lists the parameters of each request";
+    Err(Problem::new(ProblemKind::QueryTooLong, detail, next))
 }
 
 fn not_found() -> Problem {

@@ -11,9 +11,11 @@ use clap::Parser;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 use uxfrm_web::access::{Access, AccessToken, KnownHosts};
 use uxfrm_web::privileges;
-use uxfrm_web::server::{Connections, Listener, serve};
+use uxfrm_web::server::{Listener, serve};
 use uxfrm_web::sockets::OpenSockets;
 use uxfrm_web::source::Gateway;
 use uxfrm_web_options::WebOptions;
@@ -33,7 +35,7 @@ fn main() -> ExitCode {
     let Arguments { options } = Arguments::parse();
     tracing_subscriber::fmt()
         .with_writer(io::stderr)
-        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .with_env_filter(log_filter())
         .without_time()
         .init();
     match run(&options) {
@@ -44,6 +46,11 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// What `RUST_LOG` names; without, all that an operator has to know.
+fn log_filter() -> EnvFilter {
+    EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).from_env_lossy()
 }
 
 fn run(options: &WebOptions) -> anyhow::Result<()> {
@@ -63,24 +70,29 @@ async fn listen(
     token: Option<Arc<AccessToken>>,
 ) -> anyhow::Result<()> {
     let routes = uxfrm_web::router(Arc::new(Gateway));
-    let connections = Connections::default();
     let mut served = JoinSet::new();
     let mut add = |listener, hosts| {
         let router = uxfrm_web::guarded(routes.clone(), &Access::new(hosts, token.clone()));
-        served.spawn(serve(listener, router, connections.clone()));
+        served.spawn(serve(listener, router));
     };
     for unix in sockets.unix {
+        let address = unix.local_addr()?;
+        match address.as_pathname() {
+            Some(path) => tracing::info!("listening at {}", path.display()),
+            None => tracing::info!("listening at {address:?}"),
+        }
         let listener = Listener::Unix(tokio::net::UnixListener::from_std(unix)?);
         add(listener, KnownHosts::of_unix_socket(&options.host));
     }
     for tcp in sockets.tcp {
-        let hosts = KnownHosts::of_address(tcp.local_addr()?, &options.host);
+        let address = tcp.local_addr()?;
+        tracing::info!("listening at http://{address}/");
+        let hosts = KnownHosts::of_address(address, &options.host);
         add(Listener::Tcp(tokio::net::TcpListener::from_std(tcp)?), hosts);
     }
     let mut end = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let _not_under_systemd = sd_notify::notify(&[NotifyState::Ready]);
-    tracing::info!("listening");
     tokio::select! {
         _ended = end.recv() => {}
         _ended = interrupt.recv() => {}

@@ -16,7 +16,7 @@ use uxfrm_metrics::format::TextFormat;
 use uxfrm_metrics::page::page;
 
 use crate::answers::{Error, GatewayAnswer, GatewayAnswers};
-use crate::api::Query;
+use crate::api::{Query, within_most};
 use crate::openapi;
 use crate::problem::Problem;
 
@@ -26,7 +26,7 @@ use crate::problem::Problem;
 #[into_params(parameter_in = Query)]
 pub(crate) struct ScrapeParameters {
     /// Tunnels that have series of their own at the most: 1000 without, and 10000 are the most.
-    #[param(maximum = 4_294_967_295_u32)]
+    #[param(maximum = 10_000)]
     tunnels: Option<u32>,
 }
 
@@ -46,6 +46,7 @@ pub(crate) async fn metrics(
     Query(parameters): Query<ScrapeParameters>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
+    within_most("tunnels", parameters.tunnels)?;
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
     let format = TextFormat::chosen(accept);
     let told = match told(&answers, parameters.tunnels.unwrap_or(DEFAULT_TUNNELS)).await {

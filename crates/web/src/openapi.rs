@@ -1,13 +1,15 @@
 //! The OpenAPI document: docs/openapi.json, and `GET /api/v1/openapi.json`.
 
+use utoipa::openapi::path::Parameter;
 use utoipa::openapi::security::{
     ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme,
 };
-use utoipa::openapi::{RefOr, Response, ResponseBuilder, content::ContentBuilder};
+use utoipa::openapi::{RefOr, Response, ResponseBuilder, Schema, content::ContentBuilder};
 use utoipa::{IntoResponses, Modify, OpenApi, ToSchema as _};
 
 use uxfrm_status::drops::{DropScope, DropStatus};
 use uxfrm_status::explanation::FlowWay;
+use uxfrm_status::gateway::StatusQuery;
 use uxfrm_status::openapi::{AddressText, PrefixText};
 
 use crate::access::COOKIE;
@@ -45,7 +47,7 @@ use crate::problem::Problem;
         Heartbeat,
         MissedEvents,
     )),
-    modifiers(&Token),
+    modifiers(&Token, &MostTunnels),
 )]
 struct Document;
 
@@ -71,6 +73,24 @@ impl Modify for Token {
     }
 }
 
+/// How many tunnels an answer has at the most: the gateway itself takes more for as many.
+struct MostTunnels;
+
+impl Modify for MostTunnels {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let status = document.paths.paths.get_mut("/api/v1/status");
+        let asked = status.and_then(|path| path.get.as_mut()?.parameters.as_mut());
+        for asked in asked.into_iter().flatten() {
+            if let RefOr::T(Parameter { name, schema, .. }) = asked
+                && name == "limit"
+                && let Some(RefOr::T(Schema::Object(number))) = schema
+            {
+                number.maximum = Some(StatusQuery::MOST.into());
+            }
+        }
+    }
+}
+
 /// The document as text, with an end of line.
 #[must_use]
 pub fn text() -> String {
@@ -88,6 +108,7 @@ impl IntoResponses for Problems {
         let all = [
             ("400", "A parameter is unknown, missing or wrong"),
             ("401", "The server has a token, and the request none or another"),
+            ("414", "The query has more than 1,024 bytes"),
             ("421", "`Host` names another server"),
             ("502", "The gateway gives an answer that can't be used"),
             ("503", "No gateway answers, or too many ask"),

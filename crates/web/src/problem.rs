@@ -42,6 +42,8 @@ pub enum ProblemKind {
     MethodNotAllowed,
     /// The request is larger than any needs to be.
     TooLarge,
+    /// The request's query is longer than any needs to be.
+    QueryTooLong,
     /// The gateway gives an answer that can't be used.
     BadGateway,
     /// No gateway answers.
@@ -66,6 +68,7 @@ impl ProblemKind {
                 ("method-not-allowed", "Method not allowed", StatusCode::METHOD_NOT_ALLOWED)
             }
             Self::TooLarge => ("too-large", "Request too large", StatusCode::PAYLOAD_TOO_LARGE),
+            Self::QueryTooLong => ("query-too-long", "Query too long", StatusCode::URI_TOO_LONG),
             Self::BadGateway => ("bad-gateway", "Bad gateway", StatusCode::BAD_GATEWAY),
             Self::NoGateway => {
                 ("no-gateway", "No gateway answers", StatusCode::SERVICE_UNAVAILABLE)
@@ -129,7 +132,7 @@ fn of_gateway(error: &stat::Error) -> Problem {
             (ProblemKind::BadGateway, "uxfrm upgrade, and systemctl restart uxfrm-web")
         }
         stat::Error::Refused(refusal) => {
-            let next = "openapi.json tells what may be asked";
+            let next = "/api/v1/openapi.json lists the parameters of each request";
             return Problem::new(ProblemKind::BadRequest, refusal.message.clone(), next);
         }
     };

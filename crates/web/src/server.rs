@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
 use tokio_io_timeout::TimeoutStream;
 
-/// Connections at a time; the next ones wait in the listener's queue.
+/// Connections of a listener at a time; the next ones wait in its queue.
 const CONNECTIONS: usize = 128;
 /// How long a request's head may take to arrive, and a connection be idle.
 const HEAD: Duration = Duration::from_secs(15);
@@ -38,11 +38,13 @@ pub enum Listener {
     Tcp(TcpListener),
 }
 
-/// Serves connections for ever.
-pub async fn serve(listener: Listener, router: Router, connections: Connections) {
+/// Serves connections for ever. Each listener has places of its own, so that who may reach one
+/// can't fill another.
+pub async fn serve(listener: Listener, router: Router) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         // The semaphore is never closed.
-        let Ok(place) = Arc::clone(&connections.0).acquire_owned().await else { return };
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let router = router.clone();
         match accept(&listener).await {
             Ok(stream) => drop(tokio::spawn(async move {
@@ -54,16 +56,6 @@ pub async fn serve(listener: Listener, router: Router, connections: Connections)
                 tokio::time::sleep(PAUSE).await;
             }
         }
-    }
-}
-
-/// How many connections all listeners have together.
-#[derive(Clone, Debug)]
-pub struct Connections(Arc<Semaphore>);
-
-impl Default for Connections {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(CONNECTIONS)))
     }
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, chown};
+use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -14,14 +14,14 @@ use listenfd::ListenFd;
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
 };
-use nix::sys::stat::{Mode, fchmod};
-use nix::unistd::{Gid, Group};
+use nix::sys::stat::{Mode, fchmod, umask};
+use nix::unistd::{Gid, Group, getegid, setegid};
 use uxfrm_web_options::WebOptions;
 
 /// Where it listens, if no option says so.
 const SOCKET: &str = "/run/uxfrm/web.sock";
 /// For owner and group.
-const MODE: u32 = 0o660;
+const MODE: Mode = Mode::from_bits_truncate(0o660);
 
 /// Sockets that are open.
 #[derive(Debug, Default)]
@@ -93,22 +93,28 @@ fn bind_address(address: SocketAddr) -> anyhow::Result<TcpListener> {
 fn bind_path(path: &Path, group: Option<&str>) -> anyhow::Result<UnixListener> {
     let group = group.map(group_id).transpose()?;
     remove_stale(path)?;
-    let listener = listen_at(path).map_err(|error| explain(path, error))?;
-    if let Some(group) = group {
-        chown(path, None, Some(group.as_raw()))
-            .with_context(|| format!("can't give {} to the group", path.display()))?;
+    let own = getegid();
+    if let Some(group) = group.filter(|group| *group != own) {
+        setegid(group).context("only root gives the socket to another group than its own")?;
+        let listener = listen_at(path);
+        setegid(own).context("can't have the own group back")?;
+        return listener.map_err(|error| explain(path, error));
     }
-    fs::set_permissions(path, fs::Permissions::from_mode(MODE))
-        .with_context(|| format!("can't set the mode of {}", path.display()))?;
-    Ok(listener)
+    listen_at(path).map_err(|error| explain(path, error))
 }
 
-/// A listener that nobody may connect to yet: the socket's mode is that of its file.
+/// A listener whose file has its mode and group from the first. Nothing is done by its name
+/// afterwards: that may be another file's by then.
 fn listen_at(path: &Path) -> io::Result<UnixListener> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
-    fchmod(&socket, Mode::empty())?;
-    bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    // The file has the socket's mode.
+    fchmod(&socket, MODE)?;
+    let address = UnixAddr::new(path)?;
+    let masked = umask(Mode::empty());
+    let bound = bind(socket.as_raw_fd(), &address);
+    umask(masked);
+    bound?;
     listen(&socket, Backlog::MAXCONN)?;
     Ok(socket.into())
 }
@@ -177,7 +183,7 @@ mod tests {
         let path = directory.path().join("web.sock");
         let options = WebOptions { socket: Some(path.clone()), ..options() };
         let first = OpenSockets::open(&options).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, MODE);
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o660);
         let error = OpenSockets::open(&options).unwrap_err().to_string();
         assert!(error.contains("another uxfrm-web listens"), "{error}");
         drop(first);
@@ -188,5 +194,46 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "kept");
         let unknown = WebOptions { group: Some("no-such-group".to_owned()), ..options };
         assert!(OpenSockets::open(&unknown).unwrap_err().to_string().contains("groupadd"));
+    }
+
+    #[test]
+    fn group_is_given_as_the_socket_is_made() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("web.sock");
+        let own = getegid();
+        let other = Gid::from_raw(own.as_raw() + 1);
+        let open = |group: Gid| {
+            let (socket, group) = (Some(path.clone()), Some(group.to_string()));
+            OpenSockets::open(&WebOptions { socket, group, ..options() })
+        };
+        let open_to_own = open(own).unwrap();
+        let about = fs::symlink_metadata(&path).unwrap();
+        assert_eq!((about.gid(), about.mode() & 0o7777), (own.as_raw(), 0o660));
+        drop(open_to_own);
+        match open(other) {
+            Ok(_open) => {
+                let about = fs::symlink_metadata(&path).unwrap();
+                assert_eq!((about.gid(), about.mode() & 0o7777), (other.as_raw(), 0o660));
+                assert_eq!(getegid(), own, "had back");
+            }
+            Err(error) => {
+                assert!(!nix::unistd::Uid::effective().is_root(), "{error:#}");
+                assert!(error.to_string().contains("only root"), "{error:#}");
+            }
+        }
+    }
+
+    #[test]
+    fn link_in_the_sockets_place_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, victim) = (directory.path().join("web.sock"), directory.path().join("victim"));
+        fs::write(&victim, "kept").unwrap();
+        let before = fs::metadata(&victim).unwrap().mode();
+        std::os::unix::fs::symlink(&victim, &path).unwrap();
+        let error = OpenSockets::open(&WebOptions { socket: Some(path.clone()), ..options() });
+        assert!(error.unwrap_err().to_string().contains("no socket"));
+        // The link comes between the look and the socket.
+        assert_eq!(listen_at(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(fs::metadata(&victim).unwrap().mode(), before);
     }
 }

@@ -7,6 +7,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
+use nix::unistd::Uid;
 use subtle::ConstantTimeEq as _;
 use zeroize::Zeroizing;
 
@@ -32,6 +33,9 @@ pub enum TokenError {
     /// Others may read it.
     #[error("others may read the token in {path} (mode {mode:04o}): chmod 0600 {path}", path = .0.display(), mode = .1)]
     Mode(PathBuf, u32),
+    /// It is another user's, who could put another token there.
+    #[error("the token in {path} is user {owner}'s: chown root {path}", path = .0.display(), owner = .1)]
+    Owner(PathBuf, Uid),
     /// It is short, long, or not printable.
     #[error(
         "the token in {0} is not one line of {SHORTEST} to {LONGEST} printable characters: openssl rand -hex 32 >{0}"
@@ -56,6 +60,10 @@ impl AccessToken {
         if about.mode() & TOO_OPEN != 0 {
             return Err(TokenError::Mode(path.to_owned(), about.mode() & 0o7777));
         }
+        let owner = Uid::from_raw(about.uid());
+        if !is_trusted(owner, Uid::effective()) {
+            return Err(TokenError::Owner(path.to_owned(), owner));
+        }
         // No larger than this, so that it is not moved while it is read.
         let mut text = Zeroizing::new(Vec::with_capacity(LONGEST + 2));
         file.take(LONGEST as u64 + 2).read_to_end(&mut text).map_err(failed)?;
@@ -73,6 +81,11 @@ impl AccessToken {
     pub(super) fn matches(&self, other: &[u8]) -> bool {
         self.0.ct_eq(other).into()
     }
+}
+
+/// Whether a file of this owner says what we, or root for us, have written.
+fn is_trusted(owner: Uid, own: Uid) -> bool {
+    owner.is_root() || owner == own
 }
 
 impl fmt::Debug for AccessToken {
@@ -131,5 +144,30 @@ mod tests {
         assert!(matches!(AccessToken::read(directory.path()), Err(TokenError::Kind(_))));
         let nowhere = AccessToken::read(&directory.path().join("none"));
         assert!(matches!(nowhere, Err(TokenError::Io(..))));
+    }
+
+    #[test]
+    fn file_of_another_user_is_refused() {
+        let [root, own, other] = [0, 1000, 1001].map(Uid::from_raw);
+        for (owner, reader, is_right) in [
+            (root, root, true),
+            (root, own, true),
+            (own, own, true),
+            (own, root, false),
+            (other, own, false),
+        ] {
+            assert_eq!(is_trusted(owner, reader), is_right, "{owner} {reader}");
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("token");
+        fs::write(&path, TOKEN).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        AccessToken::read(&path).unwrap();
+        if Uid::effective().is_root() {
+            nix::unistd::chown(&path, Some(other), None).unwrap();
+            let error = AccessToken::read(&path).unwrap_err();
+            assert!(matches!(error, TokenError::Owner(_, owner) if owner == other), "{error}");
+            assert!(error.to_string().contains("chown root"), "{error}");
+        }
     }
 }

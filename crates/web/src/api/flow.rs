@@ -6,8 +6,20 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 use uxfrm_status::explanation::{EspQuery, FlowQuery, FlowWay};
 
-use super::query::wrong;
+use super::query::{misfit, wrong};
 use crate::problem::Problem;
+
+/// Protocols by name, as in `/etc/protocols`; the same as `uxfrm why` has.
+const PROTOCOLS: [(&str, u8); 8] = [
+    ("icmp", 1),
+    ("ipip", 4),
+    ("tcp", 6),
+    ("udp", 17),
+    ("gre", 47),
+    ("esp", 50),
+    ("ipv6-icmp", 58),
+    ("sctp", 132),
+];
 
 /// A packet whose way is asked for.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -20,9 +32,11 @@ pub(crate) struct FlowParameters {
     /// Destination address; of the same family.
     #[param(value_type = uxfrm_status::openapi::AddressText)]
     destination: IpAddr,
-    /// IP protocol number.
-    #[param(maximum = 255)]
-    protocol: Option<u8>,
+    /// IP protocol, by number or name.
+    #[param(
+        pattern = "^([0-9]|[1-9][0-9]|1[0-9][0-9]|2[0-4][0-9]|25[0-5]|icmp|ipip|tcp|udp|gre|esp|ipv6-icmp|sctp)$"
+    )]
+    protocol: Option<String>,
     /// Source port, or ICMP type.
     #[param(maximum = 65535)]
     source_port: Option<u16>,
@@ -51,10 +65,11 @@ impl FlowParameters {
     /// # Errors
     /// Parameters that do not go together.
     pub(crate) fn query(self) -> Result<FlowQuery, Problem> {
-        let Self { source, destination, protocol, source_port, destination_port, way, .. } = self;
+        let Self { source, destination, source_port, destination_port, way, .. } = self;
         if source.is_ipv4() != destination.is_ipv4() {
             return Err(wrong(format!("{source} and {destination} are of different families")));
         }
+        let protocol = self.protocol.as_deref().map(protocol).transpose()?;
         let spi = self.spi.as_deref().map(|text| number("spi", text)).transpose()?;
         let mark = self.mark.as_deref().map(|text| number("mark", text)).transpose()?;
         if spi.is_none() && (self.esp_source.is_some() || self.esp_destination.is_some()) {
@@ -87,5 +102,12 @@ fn number(name: &str, text: &str) -> Result<u32, Problem> {
         Some(digits) => u32::from_str_radix(digits, 16),
         None => text.parse(),
     };
-    read.map_err(|_| wrong(format!("{name}: {text:?} is no number of 32 bits")))
+    read.map_err(|_| wrong(misfit(name, text)))
+}
+
+/// By number or name.
+fn protocol(text: &str) -> Result<u8, Problem> {
+    let named = PROTOCOLS.iter().find(|(name, _)| *name == text).map(|(_, number)| *number);
+    let number = named.or_else(|| text.parse().ok());
+    number.ok_or_else(|| wrong(misfit("protocol", text)))
 }

@@ -60,7 +60,7 @@ async fn path_is_a_question_to_the_gateway() {
             StatusRequest::DropTallies(DropTallyQuery { by: DropScope::Policy }),
         ),
         (
-            "why?source=10.2.0.1&destination=10.1.0.1&protocol=17&source_port=7&destination_port=9\
+            "why?source=10.2.0.1&destination=10.1.0.1&protocol=udp&source_port=7&destination_port=9\
              &mark=0x10&way=in&spi=0x1002&esp_source=192.0.2.2&esp_destination=192.0.2.1",
             StatusRequest::Why(why()),
         ),
