@@ -38,6 +38,16 @@ def programs(**packages):
             not_run(f"needs {program}: apt-get install {package}")
 
 
+def python_package(directory, requirement):
+    """An environment of its own with a package from PyPI; its programs are in what is returned."""
+    steps = [["/usr/bin/python3", "-m", "venv", directory], [directory / "bin" / "pip", "install", "-q", requirement]]
+    for step in steps:
+        done = subprocess.run(step, capture_output=True, text=True)
+        if done.returncode != 0:
+            not_run(f"needs python3-venv and PyPI: {(done.stderr or done.stdout).strip()[-200:]}")
+    return directory / "bin"
+
+
 def packet_filter():
     """A kernel with nf_tables: one that answers NFT_MSG_GETGEN."""
     request = struct.pack("=IHHIIBBH", 20, 10 << 8 | 16, 1 | 4, 1, 0, 0, 0, 0)

@@ -22,13 +22,7 @@ ASSOCIATION = Association(GCM_128, "tunnel", 4, 4)
 @pytest.fixture(scope="module")
 def python(tmp_path_factory):
     """A Python with pyroute2, in an environment of its own."""
-    made = tmp_path_factory.mktemp("venv")
-    steps = [["/usr/bin/python3", "-m", "venv", made], [made / "bin" / "pip", "install", "-q", PYROUTE2]]
-    for step in steps:
-        done = subprocess.run(step, capture_output=True, text=True)
-        if done.returncode != 0:
-            prerequisite.not_run(f"needs python3-venv and PyPI: {(done.stderr or done.stdout).strip()[-200:]}")
-    return made / "bin" / "python"
+    return prerequisite.python_package(tmp_path_factory.mktemp("venv"), PYROUTE2) / "python"
 
 
 class ControlledGateway(Gateway):

@@ -361,13 +361,7 @@ def test_slow_clients_hold_up_nobody(network, gateway, web):
 @pytest.fixture(scope="module")
 def schemathesis(tmp_path_factory):
     """schemathesis (PyPI), in an environment of its own."""
-    made = tmp_path_factory.mktemp("venv")
-    steps = [["/usr/bin/python3", "-m", "venv", made], [made / "bin" / "pip", "install", "-q", SCHEMATHESIS]]
-    for step in steps:
-        done = subprocess.run(step, capture_output=True, text=True)
-        if done.returncode != 0:
-            prerequisite.not_run(f"needs python3-venv and PyPI: {(done.stderr or done.stdout).strip()[-200:]}")
-    return made / "bin" / "st"
+    return prerequisite.python_package(tmp_path_factory.mktemp("venv"), SCHEMATHESIS) / "st"
 
 
 def test_the_server_is_what_its_document_says(network, gateway, tcp, schemathesis, tmp_path):

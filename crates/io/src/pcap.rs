@@ -283,7 +283,8 @@ fn fill(bytes: &[u8], pool: &mut Pool) -> PacketBuf {
     packet
 }
 
-fn error(error: PcapError) -> io::Error {
+/// The kernel's error, where it is one.
+pub(crate) fn error(error: PcapError) -> io::Error {
     if let PcapError::IoError(error) = error {
         error
     } else {

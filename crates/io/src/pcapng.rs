@@ -16,9 +16,10 @@ use pcap_file::pcapng::blocks::interface_statistics::{
 };
 use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeaderOption};
 use pcap_file::pcapng::{Block, PcapNgBlock, PcapNgWriter};
-use pcap_file::{DataLink, Endianness, PcapError};
+use pcap_file::{DataLink, Endianness};
 
 use crate::capture::CaptureDirection;
+use crate::pcap::error;
 
 /// `if_tsresol` of nanoseconds: 10^-9 seconds.
 const NANOSECONDS: u8 = 9;
@@ -163,14 +164,6 @@ impl<W: Write> PcapNgFile<W> {
 
     fn block(&mut self, block: &Block<'_>) -> io::Result<()> {
         self.writer.write_block(block).map(drop).map_err(error)
-    }
-}
-
-fn error(error: PcapError) -> io::Error {
-    if let PcapError::IoError(error) = error {
-        error
-    } else {
-        io::Error::new(io::ErrorKind::InvalidData, error)
     }
 }
 

@@ -8,6 +8,18 @@ use crate::drops::DropAdvice;
 #[cfg(feature = "openapi")]
 use crate::openapi::AddressText;
 
+/// IP protocols that a query names, as in `/etc/protocols`.
+pub const PROTOCOLS: [(&str, u8); 8] = [
+    ("icmp", 1),
+    ("ipip", 4),
+    ("tcp", 6),
+    ("udp", 17),
+    ("gre", 47),
+    ("esp", 50),
+    ("ipv6-icmp", 58),
+    ("sctp", 132),
+];
+
 /// A packet whose way is asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

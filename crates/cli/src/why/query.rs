@@ -5,19 +5,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use anyhow::{Context as _, bail};
-use uxfrm_status::explanation::{EspQuery, FlowQuery, FlowWay};
-
-/// Protocols by name, as in `/etc/protocols`.
-const PROTOCOLS: [(&str, u8); 8] = [
-    ("icmp", 1),
-    ("ipip", 4),
-    ("tcp", 6),
-    ("udp", 17),
-    ("gre", 47),
-    ("esp", 50),
-    ("ipv6-icmp", 58),
-    ("sctp", 132),
-];
+use uxfrm_status::explanation::{EspQuery, FlowQuery, FlowWay, PROTOCOLS};
 
 /// Reads the words.
 ///

@@ -4,22 +4,10 @@ use std::net::IpAddr;
 
 use serde::Deserialize;
 use utoipa::IntoParams;
-use uxfrm_status::explanation::{EspQuery, FlowQuery, FlowWay};
+use uxfrm_status::explanation::{EspQuery, FlowQuery, FlowWay, PROTOCOLS};
 
 use super::query::{misfit, wrong};
 use crate::problem::Problem;
-
-/// Protocols by name, as in `/etc/protocols`; the same as `uxfrm why` has.
-const PROTOCOLS: [(&str, u8); 8] = [
-    ("icmp", 1),
-    ("ipip", 4),
-    ("tcp", 6),
-    ("udp", 17),
-    ("gre", 47),
-    ("esp", 50),
-    ("ipv6-icmp", 58),
-    ("sctp", 132),
-];
 
 /// A packet whose way is asked for.
 #[derive(Debug, Deserialize, IntoParams)]
