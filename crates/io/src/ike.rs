@@ -32,16 +32,20 @@
 //! start first, end, be killed and return at any time. The price is one copy per IKE message.
 //!
 //! Both ends accept messages only from root and from their own user; the gateway also from the user
-//! that the configuration names. To a socket of anybody else it sends none, whatever its name.
+//! that the configuration names. To a socket of anybody else it sends none, whatever its name. The
+//! gateway asks the kernel whose a socket is once, when it connects to it; the connection is to that
+//! socket and to no later owner of the name.
 
 use std::net::SocketAddr;
 use std::sync::mpsc::{SyncSender, TrySendError};
 
 use uxfrm_packet::{PacketBuf, Segments, UdpPath, esp};
 
+mod daemon_links;
 mod delivery;
 mod exchange;
 mod message;
+mod refused_owners;
 #[cfg(any(test, fuzzing))]
 pub(crate) use message::there_and_back;
 

@@ -4,20 +4,16 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use nix::errno::Errno;
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, sendmsg, setsockopt, socket,
-    sockopt,
-};
-use nix::sys::time::{TimeVal, TimeValLike as _};
+use nix::sys::socket::{MsgFlags, UnixAddr, sendmsg};
 use nix::unistd::Uid;
 
+use super::daemon_links::DaemonLinks;
+use super::refused_owners::RefusedOwners;
 use super::{IkeDatagram, message, names};
-use crate::unix_owner::UnixDiag;
-
-/// Time in ms to wait for a daemon whose queue is full.
-const REPLY_TIMEOUT: i64 = 100;
+use crate::unix_owner::{SocketInode, UnixDiag};
 
 /// Why a message reached no daemon.
 #[derive(Debug, thiserror::Error)]
@@ -46,13 +42,20 @@ pub enum DeliveryError {
     Kernel(#[from] io::Error),
 }
 
-/// The socket that sends to daemons. It is connected before it sends, so that the socket whose
-/// owner was looked at is the one that gets the message.
+/// Sends to daemons by sockets that are connected first, so that the socket whose owner was looked
+/// at is the one that gets the message.
 #[derive(Debug)]
 pub(super) struct Delivery {
-    socket: Mutex<OwnedFd>,
+    known: Mutex<KnownOwners>,
     /// `None` on a kernel that can't tell: `CONFIG_UNIX_DIAG` is off, or it is older than 5.3.
     owners: Option<UnixDiag>,
+}
+
+/// What was found out about owners of names.
+#[derive(Debug)]
+struct KnownOwners {
+    links: DaemonLinks,
+    refused: RefusedOwners,
 }
 
 impl Delivery {
@@ -61,15 +64,18 @@ impl Delivery {
     /// # Errors
     /// The kernel's.
     pub(super) fn open() -> io::Result<Self> {
-        let socket = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
-        setsockopt(&socket, sockopt::SendTimeout, &TimeVal::milliseconds(REPLY_TIMEOUT))?;
-        let owners = owners(&socket)?;
-        Ok(Self { socket: Mutex::new(socket), owners })
+        let known = KnownOwners { links: DaemonLinks::open()?, refused: RefusedOwners::default() };
+        Ok(Self { known: Mutex::new(known), owners: owners()? })
     }
 
     /// Whether the kernel tells whose a socket is.
     pub(super) fn knows_owners(&self) -> bool {
         self.owners.is_some()
+    }
+
+    /// How often the kernel was asked whose a socket is.
+    pub(super) fn owner_questions(&self) -> u64 {
+        self.owners.as_ref().map_or(0, UnixDiag::questions)
     }
 
     /// Passes a message to the daemon bound to its destination address, or else to any address.
@@ -79,12 +85,12 @@ impl Delivery {
         datagram: &IkeDatagram,
         permits: impl Fn(Uid) -> bool,
     ) -> Result<(), DeliveryError> {
-        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let header = message::header(&datagram.path);
         let parts = [IoSlice::new(&header), IoSlice::new(&datagram.payload)];
         let mut result = Err(DeliveryError::Unclaimed);
         for name in names(datagram.path.local) {
-            match self.reach(&socket, name, &permits).and_then(|()| transmit(&socket, &parts)) {
+            match self.pass(&mut known, name, &parts, &permits) {
                 Err(DeliveryError::Unclaimed) => {}
                 Err(
                     other @ (DeliveryError::Stranger { .. } | DeliveryError::Unreachable { .. }),
@@ -95,24 +101,62 @@ impl Delivery {
         result
     }
 
-    /// Connects to a name, and looks whose it is.
-    fn reach(
+    /// Sends to the owner of a name: by the link to it, or else by a new one.
+    fn pass(
         &self,
-        socket: &OwnedFd,
+        known: &mut KnownOwners,
         name: String,
+        parts: &[IoSlice<'_>],
         permits: impl Fn(Uid) -> bool,
     ) -> Result<(), DeliveryError> {
-        let address = UnixAddr::new_abstract(name.as_bytes()).map_err(io::Error::from)?;
-        match connect(socket.as_raw_fd(), &address) {
+        if let Some(link) = known.links.find(&name) {
+            match transmit(link.socket(), parts) {
+                // Somebody else may have the name by now.
+                Err(DeliveryError::Unclaimed) => known.links.forget(&name),
+                sent => return sent,
+            }
+        }
+        self.reach(known, &name, permits)?;
+        known.links.keep_spare(name.clone());
+        let link = known.links.find(&name).ok_or(DeliveryError::Unclaimed)?;
+        let sent = transmit(link.socket(), parts);
+        if matches!(sent, Err(DeliveryError::Unclaimed)) {
+            known.links.forget(&name);
+        }
+        sent
+    }
+
+    /// Connects the spare link to a name, and looks whose it is.
+    fn reach(
+        &self,
+        known: &mut KnownOwners,
+        name: &str,
+        permits: impl Fn(Uid) -> bool,
+    ) -> Result<(), DeliveryError> {
+        let now = Instant::now();
+        let stranger =
+            |user: Uid| DeliveryError::Stranger { user: user.as_raw(), name: name.to_owned() };
+        if let Some(user) = known.refused.find(name, now) {
+            return Err(stranger(user));
+        }
+        // There is one more than can be linked.
+        let spare = known.links.spare().ok_or(DeliveryError::Unclaimed)?;
+        match spare.connect(name) {
             Ok(()) => {}
             Err(Errno::ECONNREFUSED) => return Err(DeliveryError::Unclaimed),
             // Whoever has one name must not keep messages from the other.
-            Err(errno) => return Err(DeliveryError::Unreachable { name, error: errno.into() }),
+            Err(errno) => {
+                let (name, error) = (name.to_owned(), errno.into());
+                return Err(DeliveryError::Unreachable { name, error });
+            }
         }
-        match self.owners.as_ref().map(|owners| owners.owner_of_peer(Some(&name))) {
+        match self.owners.as_ref().map(|owners| owners.owner_of_peer(spare.inode(), Some(name))) {
             None => Ok(()),
             Some(Ok(user)) if permits(user) => Ok(()),
-            Some(Ok(user)) => Err(DeliveryError::Stranger { user: user.as_raw(), name }),
+            Some(Ok(user)) => {
+                known.refused.note(name, user, now);
+                Err(stranger(user))
+            }
             // It went meanwhile.
             Some(Err(_)) => Err(DeliveryError::Unclaimed),
         }
@@ -122,14 +166,20 @@ impl Delivery {
 fn transmit(socket: &OwnedFd, parts: &[IoSlice<'_>]) -> Result<(), DeliveryError> {
     match sendmsg::<UnixAddr>(socket.as_raw_fd(), parts, &[], MsgFlags::MSG_NOSIGNAL, None) {
         // It went meanwhile.
-        Err(Errno::ECONNREFUSED | Errno::ENOTCONN | Errno::EPIPE) => Err(DeliveryError::Unclaimed),
+        Err(Errno::ECONNREFUSED | Errno::ENOTCONN | Errno::EPIPE | Errno::EPERM) => {
+            Err(DeliveryError::Unclaimed)
+        }
         sent => Ok(sent.map(drop).map_err(io::Error::from)?),
     }
 }
 
-/// Questions about the peers of `socket`, where the kernel answers them.
-fn owners(socket: &OwnedFd) -> io::Result<Option<UnixDiag>> {
+/// Questions about owners, where the kernel answers them.
+fn owners() -> io::Result<Option<UnixDiag>> {
     let (near, _far) = UnixDatagram::pair()?;
-    let answers = UnixDiag::open(&near).and_then(|diag| diag.owner_of_peer(None)).is_ok();
-    if answers { UnixDiag::open(socket).map(Some) } else { Ok(None) }
+    let (diag, near) = (UnixDiag::open()?, SocketInode::of(&near)?);
+    let answers = diag.owner_of_peer(near, None).is_ok();
+    Ok(answers.then_some(diag))
 }
+
+#[cfg(test)]
+mod tests;

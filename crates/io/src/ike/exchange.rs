@@ -132,6 +132,13 @@ impl IkeExchange {
         self.delivery.knows_owners()
     }
 
+    /// How often the kernel was asked whose a daemon's socket is: once for each socket, and not for
+    /// each message.
+    #[must_use]
+    pub fn owner_questions(&self) -> u64 {
+        self.delivery.owner_questions()
+    }
+
     /// Waits for the next message of a daemon. `None` after [`close`](Self::close).
     ///
     /// # Errors
