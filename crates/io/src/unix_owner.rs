@@ -73,18 +73,19 @@ impl UnixDiag {
         self.questions.load(Ordering::Relaxed)
     }
 
-    /// The user who made the socket that `own` is connected to, whose name is `name`: inode numbers
-    /// alone repeat after 2^32 sockets. A pair's sockets have none.
+    /// The user who made the socket that `own` is connected to, whose name has these bytes (an
+    /// abstract one behind a zero byte, a path before one): inode numbers alone repeat after 2^32
+    /// sockets. A pair's sockets have none.
     ///
     /// # Errors
     /// `ENOENT` on a kernel without `CONFIG_UNIX_DIAG`; `ENODATA` when ours is not connected, the
     /// socket that the kernel finds has another name, or the kernel is older than 5.3.
-    pub(crate) fn owner_of_peer(&self, own: SocketInode, name: Option<&str>) -> io::Result<Uid> {
+    pub(crate) fn owner_of_peer(&self, own: SocketInode, name: Option<&[u8]>) -> io::Result<Uid> {
         self.questions.fetch_add(1, Ordering::Relaxed);
         let peer = number(&attribute(&self.ask(own.0, SHOW_PEER)?, PEER)?)?;
         let told = self.ask(peer, SHOW_NAME | SHOW_UID)?;
         if let Some(name) = name
-            && attribute(&told, NAME)?.strip_prefix(&[0]) != Some(name.as_bytes())
+            && attribute(&told, NAME)? != name
         {
             return Err(missing());
         }
@@ -145,17 +146,18 @@ mod tests {
     #[test]
     fn peer_is_of_the_user_who_made_it() {
         let text = format!("uxfrm-test/owner/{}", std::process::id());
+        let bytes = [b"\0", text.as_bytes()].concat();
         let name = SocketAddr::from_abstract_name(&text).unwrap();
         let bound = UnixDatagram::bind_addr(&name).unwrap();
         let near = UnixDatagram::unbound().unwrap();
         let (diag, own) = (UnixDiag::open().unwrap(), SocketInode::of(&near).unwrap());
-        let unknown = diag.owner_of_peer(own, Some(&text)).unwrap_err();
+        let unknown = diag.owner_of_peer(own, Some(&bytes)).unwrap_err();
         assert_eq!(unknown.raw_os_error(), Some(libc::ENODATA));
         near.connect_addr(&name).unwrap();
-        assert_eq!(diag.owner_of_peer(own, Some(&text)).unwrap(), nix::unistd::geteuid());
-        assert!(diag.owner_of_peer(own, Some("uxfrm-test/another")).is_err());
+        assert_eq!(diag.owner_of_peer(own, Some(&bytes)).unwrap(), nix::unistd::geteuid());
+        assert!(diag.owner_of_peer(own, Some(b"\0uxfrm-test/another")).is_err());
         drop(bound);
-        assert!(diag.owner_of_peer(own, Some(&text)).is_err(), "nobody is there any more");
+        assert!(diag.owner_of_peer(own, Some(&bytes)).is_err(), "nobody is there any more");
     }
 
     #[test]

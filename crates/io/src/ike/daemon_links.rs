@@ -13,6 +13,7 @@ use nix::sys::socket::{
 };
 use nix::sys::time::{TimeVal, TimeValLike as _};
 
+use super::DaemonAddress;
 use crate::unix_owner::SocketInode;
 
 /// Daemon sockets that stay connected, of a port. Libreswan has one for each address of the host.
@@ -36,12 +37,16 @@ impl DaemonLink {
         Ok(Self { socket, inode })
     }
 
-    /// Connects to whoever has a name.
+    /// Connects to whoever is at an address.
     ///
     /// # Errors
-    /// `ECONNREFUSED` when nobody has it.
-    pub(super) fn connect(&self, name: &str) -> nix::Result<()> {
-        connect(self.socket.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?)
+    /// `ECONNREFUSED` when nobody is, `ENOENT` when there is no such file.
+    pub(super) fn connect(&self, to: &DaemonAddress) -> nix::Result<()> {
+        let address = match to {
+            DaemonAddress::Name(name) => UnixAddr::new_abstract(name.as_bytes())?,
+            DaemonAddress::File(path) => UnixAddr::new(path)?,
+        };
+        connect(self.socket.as_raw_fd(), &address)
     }
 
     pub(super) const fn socket(&self) -> &OwnedFd {
@@ -53,11 +58,12 @@ impl DaemonLink {
     }
 }
 
-/// The links of a port. All sockets are opened at the start: a thread that delivers may be confined.
+/// The links of a port. All sockets are opened at the start: a thread that delivers may be
+/// confined.
 #[derive(Debug)]
 pub(super) struct DaemonLinks {
-    /// The names that are reached, the one used last in front.
-    linked: Vec<(String, DaemonLink)>,
+    /// The addresses that are reached, the one used last in front.
+    linked: Vec<(DaemonAddress, DaemonLink)>,
     /// Those that are linked to no owner that was found good.
     free: Vec<DaemonLink>,
 }
@@ -73,9 +79,9 @@ impl DaemonLinks {
         Ok(Self { linked: Vec::with_capacity(MOST), free })
     }
 
-    /// The link to the owner of a name, which comes to the front.
-    pub(super) fn find(&mut self, name: &str) -> Option<&DaemonLink> {
-        let at = self.linked.iter().position(|(linked, _)| linked == name)?;
+    /// The link to the owner of an address, which comes to the front.
+    pub(super) fn find(&mut self, address: &DaemonAddress) -> Option<&DaemonLink> {
+        let at = self.linked.iter().position(|(linked, _)| linked == address)?;
         self.linked[..=at].rotate_right(1);
         self.linked.first().map(|(_, link)| link)
     }
@@ -85,19 +91,19 @@ impl DaemonLinks {
         self.free.last()
     }
 
-    /// The spare link is connected to the owner of `name`, who is to have messages. Where there are
-    /// too many, the one that was not used for longest goes.
-    pub(super) fn keep_spare(&mut self, name: String) {
+    /// The spare link is connected to the owner of an address, who is to have messages. Where there
+    /// are too many, the one that was not used for longest goes.
+    pub(super) fn keep_spare(&mut self, address: DaemonAddress) {
         let Some(link) = self.free.pop() else { return };
         if self.linked.len() == MOST {
             self.free.extend(self.linked.pop().map(|(_, link)| link));
         }
-        self.linked.insert(0, (name, link));
+        self.linked.insert(0, (address, link));
     }
 
-    /// The owner of a name is gone.
-    pub(super) fn forget(&mut self, name: &str) {
-        if let Some(at) = self.linked.iter().position(|(linked, _)| linked == name) {
+    /// The owner of an address is gone.
+    pub(super) fn forget(&mut self, address: &DaemonAddress) {
+        if let Some(at) = self.linked.iter().position(|(linked, _)| linked == address) {
             self.free.push(self.linked.remove(at).1);
         }
     }

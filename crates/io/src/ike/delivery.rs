@@ -2,7 +2,9 @@
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -12,7 +14,7 @@ use nix::unistd::Uid;
 
 use super::daemon_links::DaemonLinks;
 use super::refused_owners::RefusedOwners;
-use super::{IkeDatagram, message, names};
+use super::{DaemonAddress, IkeDatagram, addresses, message};
 use crate::unix_owner::{SocketInode, UnixDiag};
 
 /// Why a message reached no daemon.
@@ -26,13 +28,13 @@ pub enum DeliveryError {
     Stranger {
         /// The user.
         user: u32,
-        /// Its abstract name.
+        /// Its abstract name, or its file.
         name: String,
     },
     /// Somebody has the socket name and takes no messages there: a daemon's socket takes ours.
     #[error("who has the socket name {name} takes no IKE messages: {error}")]
     Unreachable {
-        /// The abstract name.
+        /// The abstract name, or the file.
         name: String,
         /// The kernel's error: `EPERM` where its socket is connected to another.
         error: io::Error,
@@ -49,9 +51,11 @@ pub(super) struct Delivery {
     known: Mutex<KnownOwners>,
     /// `None` on a kernel that can't tell: `CONFIG_UNIX_DIAG` is off, or it is older than 5.3.
     owners: Option<UnixDiag>,
+    /// Where files of daemons are.
+    directory: Option<PathBuf>,
 }
 
-/// What was found out about owners of names.
+/// What was found out about owners of addresses.
 #[derive(Debug)]
 struct KnownOwners {
     links: DaemonLinks,
@@ -59,13 +63,14 @@ struct KnownOwners {
 }
 
 impl Delivery {
-    /// Opens the sockets: a thread that delivers may be confined.
+    /// Opens the sockets: a thread that delivers may be confined. Files of daemons are in
+    /// `directory`.
     ///
     /// # Errors
     /// The kernel's.
-    pub(super) fn open() -> io::Result<Self> {
+    pub(super) fn open(directory: Option<PathBuf>) -> io::Result<Self> {
         let known = KnownOwners { links: DaemonLinks::open()?, refused: RefusedOwners::default() };
-        Ok(Self { known: Mutex::new(known), owners: owners()? })
+        Ok(Self { known: Mutex::new(known), owners: owners()?, directory })
     }
 
     /// Whether the kernel tells whose a socket is.
@@ -89,8 +94,8 @@ impl Delivery {
         let header = message::header(&datagram.path);
         let parts = [IoSlice::new(&header), IoSlice::new(&datagram.payload)];
         let mut result = Err(DeliveryError::Unclaimed);
-        for name in names(datagram.path.local) {
-            match self.pass(&mut known, name, &parts, &permits) {
+        for address in addresses(datagram.path.local, self.directory.as_deref()) {
+            match self.pass(&mut known, &address, &parts, &permits) {
                 Err(DeliveryError::Unclaimed) => {}
                 Err(
                     other @ (DeliveryError::Stranger { .. } | DeliveryError::Unreachable { .. }),
@@ -101,65 +106,72 @@ impl Delivery {
         result
     }
 
-    /// Sends to the owner of a name: by the link to it, or else by a new one.
+    /// Sends to the owner of an address: by the link to it, or else by a new one.
     fn pass(
         &self,
         known: &mut KnownOwners,
-        name: String,
+        address: &DaemonAddress,
         parts: &[IoSlice<'_>],
         permits: impl Fn(Uid) -> bool,
     ) -> Result<(), DeliveryError> {
-        if let Some(link) = known.links.find(&name) {
+        if let Some(link) = known.links.find(address) {
             match transmit(link.socket(), parts) {
-                // Somebody else may have the name by now.
-                Err(DeliveryError::Unclaimed) => known.links.forget(&name),
+                // Somebody else may be there by now.
+                Err(DeliveryError::Unclaimed) => known.links.forget(address),
                 sent => return sent,
             }
         }
-        self.reach(known, &name, permits)?;
-        known.links.keep_spare(name.clone());
-        let link = known.links.find(&name).ok_or(DeliveryError::Unclaimed)?;
+        self.reach(known, address, permits)?;
+        known.links.keep_spare(address.clone());
+        let link = known.links.find(address).ok_or(DeliveryError::Unclaimed)?;
         let sent = transmit(link.socket(), parts);
         if matches!(sent, Err(DeliveryError::Unclaimed)) {
-            known.links.forget(&name);
+            known.links.forget(address);
         }
         sent
     }
 
-    /// Connects the spare link to a name, and looks whose it is.
+    /// Connects the spare link to an address, and looks whose it is.
     fn reach(
         &self,
         known: &mut KnownOwners,
-        name: &str,
+        address: &DaemonAddress,
         permits: impl Fn(Uid) -> bool,
     ) -> Result<(), DeliveryError> {
-        let now = Instant::now();
-        let stranger =
-            |user: Uid| DeliveryError::Stranger { user: user.as_raw(), name: name.to_owned() };
-        if let Some(user) = known.refused.find(name, now) {
+        let (now, name) = (Instant::now(), || address.to_string());
+        let stranger = |user: Uid| DeliveryError::Stranger { user: user.as_raw(), name: name() };
+        if let Some(user) = known.refused.find(address, now) {
             return Err(stranger(user));
         }
         // There is one more than can be linked.
         let spare = known.links.spare().ok_or(DeliveryError::Unclaimed)?;
-        match spare.connect(name) {
+        match spare.connect(address) {
             Ok(()) => {}
-            Err(Errno::ECONNREFUSED) => return Err(DeliveryError::Unclaimed),
-            // Whoever has one name must not keep messages from the other.
+            Err(Errno::ECONNREFUSED | Errno::ENOENT) => return Err(DeliveryError::Unclaimed),
+            // Whoever has one address must not keep messages from the others.
             Err(errno) => {
-                let (name, error) = (name.to_owned(), errno.into());
-                return Err(DeliveryError::Unreachable { name, error });
+                return Err(DeliveryError::Unreachable { name: name(), error: errno.into() });
             }
         }
-        match self.owners.as_ref().map(|owners| owners.owner_of_peer(spare.inode(), Some(name))) {
+        let asked = self.owners.as_ref();
+        match asked.map(|owners| owners.owner_of_peer(spare.inode(), Some(&told(address)))) {
             None => Ok(()),
             Some(Ok(user)) if permits(user) => Ok(()),
             Some(Ok(user)) => {
-                known.refused.note(name, user, now);
+                known.refused.note(address, user, now);
                 Err(stranger(user))
             }
             // It went meanwhile.
             Some(Err(_)) => Err(DeliveryError::Unclaimed),
         }
+    }
+}
+
+/// An address as the kernel tells it.
+fn told(address: &DaemonAddress) -> Vec<u8> {
+    match address {
+        DaemonAddress::Name(name) => [b"\0", name.as_bytes()].concat(),
+        DaemonAddress::File(path) => [path.as_os_str().as_bytes(), b"\0"].concat(),
     }
 }
 

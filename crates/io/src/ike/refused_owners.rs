@@ -1,4 +1,4 @@
-//! Socket names whose owners get no IKE messages, remembered for a moment, so that who takes a
+//! Socket addresses whose owners get no IKE messages, remembered for a moment, so that who takes a
 //! daemon's name does not have the kernel look for its owner at each message.
 
 use std::collections::VecDeque;
@@ -6,16 +6,18 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::Uid;
 
+use super::DaemonAddress;
+
 /// How long a refusal holds. A daemon that gets its name back waits no longer for its messages.
 pub(super) const HOLDS: Duration = Duration::from_secs(1);
 
-/// Names that are remembered; the oldest is forgotten for another.
+/// Addresses that are remembered; the oldest is forgotten for another.
 const MOST: usize = 64;
 
-/// A name, who has it, and until when that is believed.
+/// An address, who has it, and until when that is believed.
 #[derive(Debug)]
 struct Refused {
-    name: String,
+    address: DaemonAddress,
     user: Uid,
     until: Instant,
 }
@@ -25,19 +27,20 @@ struct Refused {
 pub(super) struct RefusedOwners(VecDeque<Refused>);
 
 impl RefusedOwners {
-    /// The user who had this name a moment ago and was refused.
-    pub(super) fn find(&self, name: &str, now: Instant) -> Option<Uid> {
-        let found = self.0.iter().find(|refused| refused.name == name && now < refused.until);
+    /// The user who was there a moment ago and was refused.
+    pub(super) fn find(&self, address: &DaemonAddress, now: Instant) -> Option<Uid> {
+        let is_it = |refused: &&Refused| refused.address == *address && now < refused.until;
+        let found = self.0.iter().find(is_it);
         found.map(|refused| refused.user)
     }
 
     /// Remembers a refusal.
-    pub(super) fn note(&mut self, name: &str, user: Uid, now: Instant) {
-        self.0.retain(|refused| refused.name != name);
+    pub(super) fn note(&mut self, address: &DaemonAddress, user: Uid, now: Instant) {
+        self.0.retain(|refused| refused.address != *address);
         if self.0.len() == MOST {
             self.0.pop_front();
         }
-        self.0.push_back(Refused { name: name.to_owned(), user, until: now + HOLDS });
+        self.0.push_back(Refused { address: address.clone(), user, until: now + HOLDS });
     }
 }
 
@@ -48,14 +51,16 @@ mod tests {
     #[test]
     fn refusal_holds_for_its_time_and_for_so_many_names() {
         let (mut refused, now) = (RefusedOwners::default(), Instant::now());
-        let user = Uid::from_raw(1000);
-        refused.note("a", user, now);
-        assert_eq!(refused.find("a", now + HOLDS / 2), Some(user));
-        assert_eq!(refused.find("b", now), None);
-        assert_eq!(refused.find("a", now + HOLDS), None, "it is asked for anew");
-        refused.note("a", Uid::from_raw(7), now + HOLDS);
-        assert_eq!(refused.find("a", now + HOLDS), Some(Uid::from_raw(7)));
-        (0..MOST).for_each(|number| refused.note(&number.to_string(), user, now));
-        assert_eq!((refused.0.len(), refused.find("a", now)), (MOST, None));
+        let (user, name) = (Uid::from_raw(1000), |name: &str| DaemonAddress::Name(name.to_owned()));
+        let a = name("a");
+        refused.note(&a, user, now);
+        assert_eq!(refused.find(&a, now + HOLDS / 2), Some(user));
+        assert_eq!(refused.find(&name("b"), now), None);
+        assert_eq!(refused.find(&DaemonAddress::File("a".into()), now), None);
+        assert_eq!(refused.find(&a, now + HOLDS), None, "it is asked for anew");
+        refused.note(&a, Uid::from_raw(7), now + HOLDS);
+        assert_eq!(refused.find(&a, now + HOLDS), Some(Uid::from_raw(7)));
+        (0..MOST).for_each(|number| refused.note(&name(&number.to_string()), user, now));
+        assert_eq!((refused.0.len(), refused.find(&a, now)), (MOST, None));
     }
 }

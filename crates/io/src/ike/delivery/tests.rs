@@ -1,5 +1,5 @@
-//! Who gets messages, and how often the kernel is asked for owners. Each test has local addresses of
-//! its own, as abstract names are those of the whole network namespace.
+//! Who gets messages, and how often the kernel is asked for owners. Each test has local addresses
+//! of its own, as abstract names are those of the whole network namespace.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::linux::net::SocketAddrExt as _;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use uxfrm_packet::UdpPath;
 
 use super::*;
-use crate::ike::daemon_links::MOST;
+use crate::ike::{daemon_links::MOST, names};
 
 /// A port that no gateway has.
 const PORT: u16 = 1;
@@ -50,7 +50,7 @@ const NOBODY: fn(Uid) -> bool = |_| false;
 
 #[test]
 fn owner_is_asked_for_once_for_many_messages() {
-    let (delivery, local) = (Delivery::open().unwrap(), local(1, 0));
+    let (delivery, local) = (Delivery::open(None).unwrap(), local(1, 0));
     let daemon = daemon(local);
     let asked = questions_of(&delivery, || {
         for _ in 0..100 {
@@ -63,7 +63,7 @@ fn owner_is_asked_for_once_for_many_messages() {
 
 #[test]
 fn daemons_that_take_turns_are_asked_for_once_each() {
-    let delivery = Delivery::open().unwrap();
+    let delivery = Delivery::open(None).unwrap();
     let daemons: Vec<_> = (0..4).map(|nth| (local(2, nth), daemon(local(2, nth)))).collect();
     let asked = questions_of(&delivery, || {
         for _ in 0..50 {
@@ -78,7 +78,7 @@ fn daemons_that_take_turns_are_asked_for_once_each() {
 
 #[test]
 fn owner_that_took_over_a_name_is_asked_for_anew() {
-    let (delivery, local) = (Delivery::open().unwrap(), local(3, 0));
+    let (delivery, local) = (Delivery::open(None).unwrap(), local(3, 0));
     let first = daemon(local);
     delivery.send(&message(local), ALL).unwrap();
     drop(first);
@@ -102,7 +102,7 @@ fn owner_that_took_over_a_name_is_asked_for_anew() {
 
 #[test]
 fn message_follows_a_daemon_that_was_started_again() {
-    let (delivery, local) = (Delivery::open().unwrap(), local(4, 0));
+    let (delivery, local) = (Delivery::open(None).unwrap(), local(4, 0));
     for _ in 0..3 {
         let daemon = daemon(local);
         delivery.send(&message(local), ALL).unwrap();
@@ -115,7 +115,7 @@ fn message_follows_a_daemon_that_was_started_again() {
 
 #[test]
 fn so_many_daemons_stay_linked_and_more_are_reached() {
-    let delivery = Delivery::open().unwrap();
+    let delivery = Delivery::open(None).unwrap();
     let most = u32::try_from(MOST).unwrap();
     let daemons: Vec<_> = (0..most + 9).map(|nth| (local(5, nth), daemon(local(5, nth)))).collect();
     for _ in 0..2 {
@@ -128,4 +128,33 @@ fn so_many_daemons_stay_linked_and_more_are_reached() {
     let recent = daemons[9].0;
     let asked = questions_of(&delivery, || delivery.send(&message(recent), ALL).unwrap());
     assert_eq!(asked, 0, "those used last are linked");
+}
+
+/// As one of libreswan's whose name somebody else has taken.
+#[test]
+fn daemon_whose_name_is_taken_is_reached_by_its_file() {
+    let (scratch, local) = (tempfile::tempdir().unwrap(), local(6, 0));
+    let delivery = Delivery::open(Some(scratch.path().to_owned())).unwrap();
+    let refused = delivery.send(&message(local), ALL).unwrap_err();
+    assert!(matches!(refused, DeliveryError::Unclaimed), "{refused}");
+    let stranger = daemon(local);
+    let refused = delivery.send(&message(local), NOBODY).unwrap_err();
+    assert!(matches!(refused, DeliveryError::Stranger { .. }), "{refused}");
+    let file = scratch.path().join(names(local)[0].replace('/', ".").replace("uxfrm.", ""));
+    let real = UnixDatagram::bind(&file).unwrap();
+    real.set_nonblocking(true).unwrap();
+    // Only the stranger is refused, who is known by now.
+    let asked = questions_of(&delivery, || {
+        for _ in 0..10 {
+            delivery.send(&message(local), ALL).unwrap();
+            assert_eq!(heard(&real), 1);
+        }
+    });
+    assert_eq!((asked, heard(&stranger)), (1, 0));
+    drop(real);
+    let refused = delivery.send(&message(local), NOBODY).unwrap_err();
+    assert!(
+        matches!(refused, DeliveryError::Stranger { .. }),
+        "its file is still there: {refused}"
+    );
 }
