@@ -48,8 +48,8 @@ pub(super) struct Sources {
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
 impl Sources {
-    /// The gateway that publishes there, when it started, its workers, and the records of drops that
-    /// the process before it had.
+    /// The gateway that publishes there, when it started, its workers, and the records of drops
+    /// that the process before it had.
     pub(super) fn new(
         published: Published,
         identity: GatewayIdentity,
@@ -62,8 +62,8 @@ impl Sources {
         Self { published, identity, settings, started, drops, grouping: None, taps }
     }
 
-    /// Takes records of dropped packets, workers' and the guard's, now and then, and forgets what is
-    /// not needed.
+    /// Takes records of dropped packets, workers' and the guard's, now and then, and forgets what
+    /// is not needed.
     pub(super) fn collect(&mut self, board: &Board) {
         self.drops.collect_due();
         self.drops.note_guard(board);

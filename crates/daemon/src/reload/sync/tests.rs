@@ -252,12 +252,9 @@ fn files_own_by_name_what_they_owned_before() {
 /// Faults have the places that they have in the whole text, and parts end with whole commands.
 #[test]
 fn text_is_read_in_parts_as_one() {
-    let line = |spi: u32| {
-        format!(
-            "state add src 192.0.2.1 dst 192.0.2.2 proto esp \\\n spi {spi:#x} \\ \n mode tunnel {}",
-            &STATE[STATE.find("aead").unwrap()..]
-        )
-    };
+    let aead = &STATE[STATE.find("aead").unwrap()..];
+    let ends = "src 192.0.2.1 dst 192.0.2.2 proto esp";
+    let line = |spi: u32| format!("state add {ends} \\\n spi {spi:#x} \\ \n mode tunnel {aead}");
     let right: String = (0x1000..0x2000).map(line).collect();
     let mut reading =
         SyncReading::begin(ClientId(0), text(&right, SyncOthers::Remove), &fresh(), fresh())
@@ -272,7 +269,8 @@ fn text_is_read_in_parts_as_one() {
     let steps = reading.difference(&fresh()).unwrap().lines();
     assert_eq!(steps.len(), 0x1000);
     let lines = right.lines().count();
-    let wrong = [&right, "state list\n", STATE, "\n", &STATE.replace("0x101", "0x1001")].concat();
+    let twice = STATE.replace("0x101", "0x1001");
+    let wrong = [&right, "state list\n", STATE, "\n", &twice].concat();
     let faults = sync(&mut fresh(), &wrong, SyncOthers::Remove).unwrap_err();
     assert!(faults[0].starts_with(&format!("FILE:{}: `state list`", lines + 1)), "{faults:?}");
     assert!(faults[1].starts_with(&format!("FILE:{}: ", lines + 4)), "{faults:?}");
