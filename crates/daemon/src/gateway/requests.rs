@@ -155,7 +155,7 @@ impl RequestHandler<'_> {
                 let Self { database, devices, .. } = self;
                 match self.reload.begin_sync(client, text, database, devices) {
                     Ok(()) => return,
-                    Err(outcome) => outcome.answers().collect(),
+                    Err(error) => failed(&format!("{error:#}")),
                 }
             }
             None => match serde_json::from_slice(datagram) {

@@ -68,12 +68,10 @@ impl Reload {
         text: WholeText,
         running: &Database,
         devices: &Devices,
-    ) -> Result<(), Outcome> {
-        let whole = |error: anyhow::Error| Outcome::failed(vec![format!("{error:#}")]);
-        let mut empty = databases::empty(&self.config, None).map_err(whole)?;
-        devices.imagine(&mut empty).map_err(whole)?;
-        let reading = SyncReading::begin(client, text, running, empty).map_err(Outcome::failed)?;
-        self.reading = Some(reading);
+    ) -> anyhow::Result<()> {
+        let mut empty = databases::empty(&self.config, None)?;
+        devices.imagine(&mut empty)?;
+        self.reading = Some(SyncReading::begin(client, text, running, empty)?);
         Ok(())
     }
 
@@ -144,10 +142,10 @@ impl SyncReading {
         WholeText { request, mut bytes }: WholeText,
         running: &Database,
         mut said: Database,
-    ) -> Result<Self, Vec<String>> {
+    ) -> anyhow::Result<Self> {
         let text = String::from_utf8(std::mem::take(&mut *bytes)).map_err(|error| {
             let _wiped = Zeroizing::new(error.into_bytes());
-            vec![format!("{}: it is no UTF-8 text", request.source)]
+            anyhow::anyhow!("{}: it is no UTF-8 text", request.source)
         })?;
         let before = running.current().spd.defaults();
         said.apply(now(), |change| change.set_defaults(before));
