@@ -142,6 +142,18 @@ pub enum StepResult {
     Fails,
 }
 
+impl StepResult {
+    /// The word before a step, as `uxfrm doctor` has it before a check.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Passes => "ok",
+            Self::Doubtful => "warn",
+            Self::Fails => "fail",
+        }
+    }
+}
+
 /// How a packet leaves in ESP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
