@@ -107,6 +107,22 @@ fn policies_and_states_of_both_directions_are_one_tunnel() {
 }
 
 #[test]
+fn tunnel_with_policies_of_one_way_says_which_is_missing() {
+    let (to, from) = (|| state(HERE, THERE, 1, 7), || state(THERE, HERE, 2, 7));
+    let explained = |policies| {
+        let told = tunnels(&database(policies, vec![to(), from()]), 1);
+        told.into_iter().map(|tunnel| tunnel.explanation.unwrap_or_default()).collect::<Vec<_>>()
+    };
+    let says = |policies, words: &str| {
+        let told = explained(policies);
+        assert!(told.len() == 1 && told[0].contains(words), "{told:?}");
+    };
+    says(vec![out(7)], "only out: no policy dir in or fwd");
+    says(vec![into(7)], "only in: no policy dir out");
+    assert_eq!(explained(vec![out(7), into(7)]), ["nothing so far"]);
+}
+
+#[test]
 fn health_by_what_is_missing() {
     let both = || vec![out(7), into(7)];
     let (to, from) = (|| state(HERE, THERE, 1, 7), || state(THERE, HERE, 2, 7));
