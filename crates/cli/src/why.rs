@@ -2,7 +2,7 @@
 //! do; this process looks at what the kernel does before and after: routes, forwarding, filters.
 //!
 //! Exit code: 0 the packet leaves in ESP or comes in, 1 it is dropped, waits or leaves plain, 2
-//! nobody could be asked.
+//! there is no answer: none of the gateway, or wrong words.
 
 mod dropped;
 pub(crate) mod query;
@@ -14,13 +14,12 @@ use std::process::ExitCode;
 use uxfrm_control_client::stat;
 use uxfrm_status::explanation::{FlowExplanation, FlowOutcome, FlowQuery, StepResult};
 
-use crate::arguments::WhyOptions;
+use crate::{
+    arguments::WhyOptions,
+    environment,
+    exit_code::{UNASKED, UNWELL},
+};
 use dropped::DroppedPacket;
-
-/// The packet does not get through, or not protected.
-const STOPPED: u8 = 1;
-/// Nobody could be asked, or the words are wrong.
-const UNKNOWN: u8 = 2;
 
 /// Explains one packet.
 pub(crate) fn execute(options: &WhyOptions) -> anyhow::Result<ExitCode> {
@@ -32,12 +31,13 @@ pub(crate) fn execute(options: &WhyOptions) -> anyhow::Result<ExitCode> {
         Err(error) => {
             // An error on stderr itself cannot be reported.
             let _closed = writeln!(io::stderr(), "uxfrm: {error:#}");
-            Ok(ExitCode::from(UNKNOWN))
+            Ok(ExitCode::from(UNASKED))
         }
     }
 }
 
 fn explain(options: &WhyOptions) -> anyhow::Result<FlowExplanation> {
+    environment::enter_namespace(options.namespace.netns.as_deref())?;
     let dropped = options.drop.map(DroppedPacket::read).transpose()?;
     let query: FlowQuery = match &dropped {
         Some(dropped) => dropped.query()?,
@@ -68,6 +68,6 @@ fn code(explanation: &FlowExplanation) -> ExitCode {
         | FlowOutcome::ComesIn
         | FlowOutcome::LeavesPlain
         | FlowOutcome::Waits
-        | FlowOutcome::Dropped => ExitCode::from(STOPPED),
+        | FlowOutcome::Dropped => ExitCode::from(UNWELL),
     }
 }
