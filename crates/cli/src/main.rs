@@ -14,6 +14,8 @@ mod demo;
 mod demo_case;
 mod dev;
 mod doctor;
+#[cfg(test)]
+mod documentation;
 mod drops;
 mod environment;
 mod exec;
