@@ -219,7 +219,8 @@ def test_piped_capture_is_read_as_it_goes(network, pair):  # noqa: F811
     with piped, subprocess.Popen(words, stdin=piped.stdout, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as reader:
         try:
             patience.wait_for(lambda: pings(network) and reader.poll() is not None)
-            assert reader.stdout.read().split() == [ECHO_REQUEST, ECHO_REPLY]
+            # It may begin between a request and its reply.
+            assert sorted(reader.stdout.read().split()) == [ECHO_REPLY, ECHO_REQUEST]
         finally:
             reader.kill()
             piped.kill()
@@ -235,7 +236,7 @@ def test_members_of_the_group_are_refused(network, pair, folder):  # noqa: F811
     assert not (folder / "file").exists()
     folder.chmod(0o777)
     code, text = run(left, "capture", "-c", 0, "--keys", folder / "esp_sa", before=before)
-    assert code == 1 and not (folder / "esp_sa").exists(), text
+    assert code == 2 and not (folder / "esp_sa").exists(), text
 
 
 def test_capture_ends_with_its_client_and_few_run_at_a_time(network, pair):  # noqa: F811
