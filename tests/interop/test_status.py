@@ -248,7 +248,7 @@ def test_a_group_by_name_outlives_a_reload(network, pair):
     left, _ = pair
     left.start(PROTECTED.lines(HERE, THERE), more=CONTROLLED + "\n[status]\ngroup = 'adm'\n")
     told = left.namespace.run(str(left._binary), "reload", "--dry-run")
-    assert told == "", told
+    assert told == "nothing is different\n", told
 
 
 def test_a_group_that_is_not_there_is_an_error_of_the_configuration(network, pair):
