@@ -93,8 +93,8 @@ def test_json_is_an_object_a_line(uxfrm, launch):
     gateway = launch("--log", "json")
     change(gateway, uxfrm, f"state add {STATE}")
     wait_for(gateway, "state added")
-    lines = [line for line in gateway.log().splitlines() if not line.startswith("uxfrm: ready")]
-    entries = [json.loads(line) for line in lines]
+    entries = [json.loads(line) for line in gateway.log().splitlines()]
+    assert [entry["level"] for entry in entries if entry["message"] == "uxfrm: ready"] == ["INFO"]
     assert all({"timestamp", "level", "message"} <= entry.keys() for entry in entries)
     [added] = [entry for entry in entries if entry["message"] == "state added"]
     assert (added["level"], added["spi"], added["destination"], added["reqid"]) == ("INFO", "0x000012ab", "10.9.0.2", 7)

@@ -114,6 +114,17 @@ def test_a_new_package_takes_over_and_a_removal_refuses_nothing(root, packages):
     assert "uxfrm" not in root.run("ip", "rule") and "30000" not in root.run("ip", "rule")
 
 
+def test_a_purge_keeps_the_numbers_of_a_configuration_elsewhere(root, packages):
+    root.install(deb(packages))
+    unit = root.path / "etc/systemd/system/gateway.service"
+    unit.parent.mkdir(parents=True, exist_ok=True)
+    unit.write_text("[Service]\nExecStart=/usr/bin/uxfrm run /srv/uxfrm.toml\n")
+    (root.path / "var/lib/uxfrm/gateway").mkdir(parents=True)
+    root.run("dpkg", "--purge", "uxfrm")
+    assert (root.path / "var/lib/uxfrm/gateway").is_dir()
+    unit.unlink()
+
+
 def test_the_tarball_runs_where_it_is_unpacked(root, packages):
     subprocess.run(["tar", "-C", root.path / "opt", "-xf", next(packages.glob("*.tar.gz"))], check=True)
     (place,) = root.path.glob("opt/uxfrm-*")

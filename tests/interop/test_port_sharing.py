@@ -166,6 +166,22 @@ def test_a_stranger_at_a_daemon_s_address_gets_no_ike(uxfrm, family, manner, sai
         patience.wait_for(lambda: said in network.here.log(), "word of the stranger")
 
 
+def test_a_daemon_whose_names_are_taken_gets_its_ike(uxfrm):
+    """Somebody else has the names of any address of both families before the daemon starts."""
+    names = [f"dgram udp/4500/{'0' * digits}" for digits in (8, 32)]
+    with Network(uxfrm, 1, 4) as network, stranger(network.hosts.left, "silent", names):
+        network.start()
+        here, there = network.daemon(network.hosts.left, ANY), network.daemon(network.hosts.right, ANY)
+        assert_ike_flows(here, there)
+        assert_ike_flows(here, there, "::", "::", 6)
+        second = ["ip", "netns", "exec", network.hosts.left.name, network.uxfrm, "exec", "--", PYTHON, DAEMON, "0.0.0.0"]
+        refused = subprocess.run(second, input="", capture_output=True, text=True)
+        assert "Address already in use" in refused.stderr, "a file is taken once, too"
+        here.kill()
+        back = network.daemon(network.hosts.left, ANY)
+        assert_ike_flows(back, there)
+
+
 def test_esp_and_ike_share_the_port(network):
     here, there = network.daemon(network.hosts.left, ANY), network.daemon(network.hosts.right, ANY)
     network.hosts.between.seen()

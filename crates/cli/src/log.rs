@@ -61,6 +61,7 @@ type AnyLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
 fn begin(layer: AnyLayer, fault: Option<io::Error>) {
     let (filter, advice) = level::from_environment();
+    let filter = level::with_ready(filter);
     tracing_subscriber::registry().with(layer.with_filter(filter)).init();
     if let Some(advice) = advice {
         tracing::warn!("{advice}");

@@ -4,7 +4,10 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use nix::sys::signal::{SigSet, Signal};
-use uxfrm_daemon::{gateway, upgrade};
+use uxfrm_daemon::{
+    gateway::{self, ReadyLine},
+    upgrade,
+};
 
 use crate::arguments::{LogFormat, RunOptions};
 
@@ -23,7 +26,11 @@ pub(crate) fn execute(options: &RunOptions, supervisor: Option<u32>) -> anyhow::
             let signals: SigSet =
                 [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().collect();
             signals.thread_set_mask().context("cannot set the signal mask")?;
-            gateway::run_under_supervisor(&options.config, supervisor)?;
+            let ready = match options.log {
+                Some(LogFormat::Json) => ReadyLine::Event,
+                Some(LogFormat::Text | LogFormat::Journald) | None => ReadyLine::Text,
+            };
+            gateway::run_under_supervisor(&options.config, supervisor, ready)?;
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -9,6 +9,10 @@
 //! | `uxfrm/xfrm` | `/run/uxfrm/4026531833/xfrm` |
 //! | `uxfrm/stat` | `/run/uxfrm/4026531833/stat` |
 //! | `uxfrm/udp/4500` | `/run/uxfrm/4026531833/udp.4500` |
+//! | `uxfrm/udp/4500/c0000201`, an IKE daemon's | `/run/uxfrm/4026531833/udp.4500.c0000201` |
+//!
+//! A gateway that starts removes directories in which nobody has a socket and that no gateway holds
+//! by a lock (`flock`).
 //!
 //! Clients try the file first, so that another owner of the name cannot make them wait. The file of
 //! a killed gateway refuses connections and is treated as missing.
@@ -66,6 +70,8 @@ mod tests {
         assert_eq!(text(4_026_531_833, "uxfrm/xfrm"), is("/run/uxfrm/4026531833/xfrm"));
         assert_eq!(text(10, "uxfrm/udp/4500"), is("/run/uxfrm/10/udp.4500"));
         assert_eq!(text(9, "uxfrm/stat"), is("/run/uxfrm/9/stat"));
+        let longest = format!("uxfrm/udp/65535/{}", "f".repeat(32));
+        assert!(text(u32::MAX.into(), &longest).is_some(), "an IKE daemon's, of IPv6");
         assert_eq!(text(0, "uxfrm/stat"), is("/run/uxfrm/0/stat"));
         assert_eq!(text(u64::MAX, "uxfrm/x"), is("/run/uxfrm/18446744073709551615/x"));
         assert_eq!(text(1, "somebody's"), None);

@@ -1,6 +1,8 @@
 //! Socket files used when another user owns uxfrm's abstract names
 //! ([`uxfrm_control::fallback_socket`]), as a gateway makes them.
 
+mod left_behind;
+
 use std::{
     fs::{self, File, Permissions},
     io,
@@ -81,6 +83,31 @@ pub(crate) fn own() -> Option<PathBuf> {
 pub(crate) fn lock() -> io::Result<Flock<File>> {
     own_directory()?;
     Flock::lock(File::open(DIRECTORY)?, FlockArg::LockExclusive).map_err(|(_, errno)| errno.into())
+}
+
+/// Has this gateway's directory, as long as what is returned is kept, and removes those that
+/// gateways of other network namespaces have left: a namespace has another number each time. Any
+/// user may lock a directory, so nothing waits for a lock; without one nothing is removed.
+///
+/// # Errors
+/// As [`make`]; `EAGAIN` when somebody else has the lock.
+pub(crate) fn hold() -> io::Result<Flock<File>> {
+    own_directory()?;
+    let parent = Path::new(DIRECTORY);
+    let own = file(NAME)?.parent().map(Path::to_owned).ok_or(Errno::ENOENT)?;
+    // Another that starts makes its directory and holds it meanwhile.
+    if let Ok(_alone) = at_once(parent, FlockArg::LockExclusiveNonblock) {
+        left_behind::remove(parent, &own);
+        // Somebody else may have removed it before.
+        own_directory()?;
+        return at_once(&own, FlockArg::LockSharedNonblock);
+    }
+    at_once(&own, FlockArg::LockSharedNonblock)
+}
+
+/// Locks a directory, if nobody else has it.
+fn at_once(directory: &Path, how: FlockArg) -> io::Result<Flock<File>> {
+    Flock::lock(File::open(directory)?, how).map_err(|(_, errno)| errno.into())
 }
 
 /// Removes what a gateway that was killed has left at `path`.

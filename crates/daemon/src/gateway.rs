@@ -27,6 +27,7 @@ use uxfrm_io::{
     secret_memory, signal::Signals, uevents::Uevents,
 };
 use uxfrm_runtime::{SharedWorkerFigures, WorkerThread};
+use uxfrm_status::drops::DropStatus;
 
 use self::startup::{GatewayParts, control, open_store, take_up, xfrm};
 use crate::reconcile::databases::{read, reserve, state_directory};
@@ -37,6 +38,7 @@ use crate::{
     control::{XfrmServer, wake_clients},
     descriptor_store::DescriptorStore,
     devices::{DeviceCreation, Devices},
+    fallback_socket,
     firewall::{Firewall, host_bypass::HostBypass},
     ports::{
         keepalive::Keepalives,
@@ -60,6 +62,19 @@ use crate::{
     upgrade::{self, Supervisor, Upgrade},
 };
 
+/// How a gateway says on standard error that it is ready, whatever level the log has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadyLine {
+    /// `uxfrm: ready`, for whoever waits for it.
+    #[default]
+    Text,
+    /// An event of [`READY_TARGET`], as a log of JSON has nothing but objects.
+    Event,
+}
+
+/// The target of [`ReadyLine::Event`]: a filter that lets it pass at any level names it.
+pub const READY_TARGET: &str = "uxfrm_ready";
+
 /// Runs the gateway of a configuration file in the foreground until SIGTERM or SIGINT.
 ///
 /// # Errors
@@ -68,7 +83,7 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
     secret_memory::forbid().context("can't keep keys out of core dumps")?;
     lock_memory();
     let signals = Signals::block()?;
-    run_with(path, &signals, None)
+    run_with(path, &signals, None, ReadyLine::Text)
 }
 
 /// The same as the process that a supervisor has started at its standard input: it may take
@@ -76,7 +91,7 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// As [`run`]; without a supervisor there.
-pub fn run_under_supervisor(path: &Path, supervisor: u32) -> anyhow::Result<()> {
+pub fn run_under_supervisor(path: &Path, supervisor: u32, ready: ReadyLine) -> anyhow::Result<()> {
     end_with_supervisor(supervisor)?;
     secret_memory::forbid().context("can't keep keys out of core dumps")?;
     lock_memory();
@@ -84,8 +99,8 @@ pub fn run_under_supervisor(path: &Path, supervisor: u32) -> anyhow::Result<()> 
     let (supervisor, before) =
         Supervisor::at_standard_input().context("no supervisor is at standard input")?;
     match before {
-        None => run_with(path, &signals, Some(supervisor)),
-        Some(before) => takeover::take_over(path, &signals, supervisor, before),
+        None => run_with(path, &signals, Some(supervisor), ready),
+        Some(before) => takeover::take_over(path, &signals, (supervisor, before), ready),
     }
 }
 
@@ -98,7 +113,12 @@ fn end_with_supervisor(supervisor: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn run_with(path: &Path, signals: &Signals, supervisor: Option<Supervisor>) -> anyhow::Result<()> {
+fn run_with(
+    path: &Path,
+    signals: &Signals,
+    supervisor: Option<Supervisor>,
+    ready: ReadyLine,
+) -> anyhow::Result<()> {
     let config = Config::load(path)?;
     sandbox::begin(&config);
     if let Some(supervisor) = &supervisor {
@@ -108,6 +128,7 @@ fn run_with(path: &Path, signals: &Signals, supervisor: Option<Supervisor>) -> a
     if config.status.group.is_some() {
         socket.let_others_connect().context("can't let [status] group ask")?;
     }
+    let _directory = fallback_socket::hold();
     let poller = Poller::new()?;
     let mut descriptors = DescriptorStore::default();
     // Its lock is held until the last number is written down.
@@ -126,6 +147,7 @@ fn run_with(path: &Path, signals: &Signals, supervisor: Option<Supervisor>) -> a
     let mut gateway = Gateway::open(&config, parts, PreviousGateway::Gone)?;
     gateway.start(&config, PreviousGateway::Gone)?;
     gateway.upgrade = Upgrade::under(supervisor);
+    gateway.ready = ready;
     gateway.descriptors.keep(socket::DESCRIPTOR, socket.as_fd())?;
     if control.is_some() {
         wake_clients::wake_waiting();
@@ -223,6 +245,8 @@ struct Gateway {
     drops: Vec<Arc<Drops>>,
     /// What workers tell of the packets that they drop.
     feeds: Vec<DropFeed>,
+    /// Records of dropped packets that the process had whose place this one took.
+    earlier_drops: Vec<DropStatus>,
     caches: Vec<Arc<SharedCacheStats>>,
     /// What workers do.
     figures: Vec<Arc<SharedWorkerFigures>>,
@@ -251,4 +275,5 @@ struct Gateway {
     upgrade: Upgrade,
     /// What another process will go on with.
     descriptors: DescriptorStore,
+    ready: ReadyLine,
 }

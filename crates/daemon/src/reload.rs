@@ -29,6 +29,7 @@ use crate::{
 };
 use diff::Difference;
 use intake::TextIntake;
+use sync::SyncReading;
 
 /// Lines of one answer.
 const LINES: usize = 256;
@@ -44,6 +45,8 @@ pub(crate) struct Reload {
     plan: TunnelSpec,
     /// The text of a client that is still coming.
     pub(crate) intake: TextIntake,
+    /// One that has come.
+    reading: Option<SyncReading>,
 }
 
 /// What a reload works on.
@@ -69,7 +72,8 @@ pub(crate) struct Outcome {
 impl Reload {
     /// Of a gateway that has just been made from these.
     pub(crate) fn new(path: &Path, config: Config, written: FileOwned, plan: TunnelSpec) -> Self {
-        Self { path: path.to_owned(), config, written, plan, intake: TextIntake::default() }
+        let (path, intake) = (path.to_owned(), TextIntake::default());
+        Self { path, config, written, plan, intake, reading: None }
     }
 
     /// What the gateway runs with.

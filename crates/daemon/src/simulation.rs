@@ -21,6 +21,7 @@ mod packets;
 mod rounds;
 mod site;
 mod static_keys;
+mod syncs;
 mod teeth;
 mod trace;
 mod traffic_record;

@@ -19,6 +19,7 @@ mod drop_lines;
 mod drops;
 mod explanation;
 mod grouping;
+mod guard_drops;
 mod server;
 mod share;
 pub(crate) mod socket;
@@ -48,7 +49,7 @@ use uxfrm_io::{
     poll::{Poller, Waker},
     priority, sandbox,
 };
-use uxfrm_status::gateway::GatewayIdentity;
+use uxfrm_status::{drops::DropStatus, gateway::GatewayIdentity};
 
 use self::{
     access::Readers,
@@ -112,6 +113,8 @@ pub(crate) struct Makings {
     pub(crate) started: Moment,
     /// What workers tell of the packets that they drop.
     pub(crate) feeds: Vec<DropFeed>,
+    /// Records of dropped packets that the process had whose place this one took.
+    pub(crate) earlier: Vec<DropStatus>,
     /// A group whose members may ask.
     pub(crate) group: Option<u32>,
     /// Wakes the control thread.
@@ -124,7 +127,7 @@ pub(crate) struct Makings {
 struct StartedThread {
     thread: JoinHandle<()>,
     waker: Waker,
-    rested: Receiver<()>,
+    rested: Receiver<Vec<DropStatus>>,
 }
 
 impl Shared {
@@ -220,14 +223,13 @@ impl StatusThread {
     }
 
     /// Answers those who have asked with a last `post`, and leaves all others to the process that
-    /// takes over.
-    pub(crate) fn rest(&self, post: impl FnOnce() -> Post) {
+    /// takes over. The last records of dropped packets.
+    pub(crate) fn rest(&self, post: impl FnOnce() -> Post) -> Vec<DropStatus> {
         self.shared.set(Order::Rest);
         self.post(post);
-        if let Some(running) = &self.running {
-            // One that takes longer answers as it goes on, or not at all.
-            let _late = running.rested.recv_timeout(REST);
-        }
+        let rested = self.running.as_ref().map(|running| running.rested.recv_timeout(REST));
+        // One that takes longer answers as it goes on, or not at all.
+        rested.and_then(Result::ok).unwrap_or_default()
     }
 
     /// The other process has not taken over.
@@ -252,10 +254,10 @@ fn run(shared: &Arc<Shared>, makings: &Makings) -> io::Result<StartedThread> {
     let poller = Poller::new()?;
     let waker = poller.waker();
     let (rested_sender, rested) = mpsc::channel();
-    let Makings { published, identity, settings, started, feeds, group, listener, control: _ } =
+    let Makings { published, identity, settings, started, feeds, earlier, group, listener, .. } =
         makings;
-    let settings = settings.clone();
-    let sources = Sources::new(Arc::clone(published), identity.clone(), settings, *started, feeds);
+    let (settings, drops) = (settings.clone(), (&feeds[..], &earlier[..]));
+    let sources = Sources::new(Arc::clone(published), identity.clone(), settings, *started, drops);
     let server =
         Server::new(listener.try_clone()?, poller, Readers::new(*group), sources, rested_sender)?;
     let shared = Arc::clone(shared);
@@ -284,5 +286,5 @@ fn serve(mut server: Server, shared: &Shared) {
     }
 }
 
-/// Tells the control thread that nobody is being answered.
-type Rested = Sender<()>;
+/// Tells the control thread that nobody is being answered, and the last records of dropped packets.
+type Rested = Sender<Vec<DropStatus>>;

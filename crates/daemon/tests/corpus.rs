@@ -2,6 +2,7 @@
 //! `fuzz/README.md`.
 
 mod client;
+mod status;
 mod text;
 
 use uxfrm_testkit::fuzz::{Corpus, replay};
@@ -21,6 +22,11 @@ fn client() {
     replay("client", client::client);
 }
 
+#[test]
+fn status() {
+    replay("status", status::status);
+}
+
 /// What the corpora began with: the published scripts, every word of the grammar, the example, and
 /// one of all that clients say.
 #[test]
@@ -35,6 +41,10 @@ fn seeds() {
     corpus.add("seed-every-key", EVERY_KEY.as_bytes());
     let corpus = Corpus::of("client");
     for (name, input) in client::seeds() {
+        corpus.add(&format!("seed-{name}"), &input);
+    }
+    let corpus = Corpus::of("status");
+    for (name, input) in status::seeds() {
         corpus.add(&format!("seed-{name}"), &input);
     }
 }

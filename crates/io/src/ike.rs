@@ -28,20 +28,29 @@
 //!   itself runs no filter: it looks a socket up by hash, so part of all flows would find the
 //!   daemon's and not be joined.
 //!
+//! Where somebody else has taken a daemon's name, the daemon binds a file in the gateway's directory,
+//! and the gateway looks there, too.
+//!
 //! Nothing is registered here: a message goes to the present owner of the name, so either side may
 //! start first, end, be killed and return at any time. The price is one copy per IKE message.
 //!
 //! Both ends accept messages only from root and from their own user; the gateway also from the user
-//! that the configuration names. To a socket of anybody else it sends none, whatever its name.
+//! that the configuration names. To a socket of anybody else it sends none, whatever its name. The
+//! gateway asks the kernel whose a socket is once, when it connects to it; the connection is to
+//! that socket and to no later owner of the name.
 
+use std::fmt;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SyncSender, TrySendError};
 
 use uxfrm_packet::{PacketBuf, Segments, UdpPath, esp};
 
+mod daemon_links;
 mod delivery;
 mod exchange;
 mod message;
+mod refused_owners;
 #[cfg(any(test, fuzzing))]
 pub(crate) use message::there_and_back;
 
@@ -110,6 +119,33 @@ fn offer(payload: &[u8], path: UdpPath, daemons: &SyncSender<IkeDatagram>) -> bo
         Ok(()) => true,
         Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => false,
     }
+}
+
+/// Where a daemon's socket is: at an abstract name, or where a stranger has that, at a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum DaemonAddress {
+    Name(String),
+    File(PathBuf),
+}
+
+impl fmt::Display for DaemonAddress {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => out.write_str(name),
+            Self::File(path) => path.display().fmt(out),
+        }
+    }
+}
+
+/// Addresses of daemon sockets for a datagram to `local`, the more specific ones first; files are
+/// in `directory`, named after the names (`crates/control/src/fallback_socket.rs`).
+fn addresses(local: SocketAddr, directory: Option<&Path>) -> Vec<DaemonAddress> {
+    let of_name = |name: String| {
+        let file = name.strip_prefix("uxfrm/").map(|rest| rest.replace('/', "."));
+        let file = directory.zip(file).map(|(directory, file)| directory.join(file));
+        [Some(DaemonAddress::Name(name)), file.map(DaemonAddress::File)]
+    };
+    names(local).into_iter().flat_map(of_name).flatten().collect()
 }
 
 /// Names of daemon sockets for a datagram to `local`, the more specific one first.

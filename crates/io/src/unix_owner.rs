@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket,
@@ -31,39 +32,60 @@ const LONGEST_ANSWER: usize = 512;
 /// Time in ms until the kernel, which answers within the request, is given up.
 const TIMEOUT: i64 = 1_000;
 
-/// Asks the kernel whose the socket is that one of ours is connected to.
-#[derive(Debug)]
-pub(crate) struct UnixDiag {
-    netlink: OwnedFd,
-    /// Inode number of our socket. It is looked up at once: threads that may be confined have no
-    /// `fstat`.
-    own: u32,
-}
+/// Inode number of a socket of ours. It is looked up when the socket is opened: threads that may be
+/// confined have no `fstat`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SocketInode(u32);
 
-impl UnixDiag {
-    /// Opens a netlink socket, for questions about the peers of `own`.
+impl SocketInode {
+    /// Of this socket.
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn open(own: impl AsFd) -> io::Result<Self> {
-        let own = u32::try_from(fstat(own)?.st_ino).map_err(io::Error::other)?;
+    pub(crate) fn of(socket: impl AsFd) -> io::Result<Self> {
+        Ok(Self(u32::try_from(fstat(socket)?.st_ino).map_err(io::Error::other)?))
+    }
+}
+
+/// Asks the kernel whose the socket is that one of ours is connected to. The kernel looks through
+/// all UNIX sockets of the network namespace for an answer, so a question is dear where there are
+/// many.
+#[derive(Debug)]
+pub(crate) struct UnixDiag {
+    netlink: OwnedFd,
+    questions: AtomicU64,
+}
+
+impl UnixDiag {
+    /// Opens a netlink socket for questions.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn open() -> io::Result<Self> {
         let diag = SockProtocol::NetlinkSockDiag;
         let netlink = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, diag)?;
         setsockopt(&netlink, sockopt::ReceiveTimeout, &TimeVal::milliseconds(TIMEOUT))?;
-        Ok(Self { netlink, own })
+        Ok(Self { netlink, questions: AtomicU64::new(0) })
     }
 
-    /// The user who made the socket that ours is connected to, whose name is `name`: inode numbers
-    /// alone repeat after 2^32 sockets. A pair's sockets have none.
+    /// How often an owner was asked for.
+    pub(crate) fn questions(&self) -> u64 {
+        self.questions.load(Ordering::Relaxed)
+    }
+
+    /// The user who made the socket that `own` is connected to, whose name has these bytes (an
+    /// abstract one behind a zero byte, a path before one): inode numbers alone repeat after 2^32
+    /// sockets. A pair's sockets have none.
     ///
     /// # Errors
     /// `ENOENT` on a kernel without `CONFIG_UNIX_DIAG`; `ENODATA` when ours is not connected, the
     /// socket that the kernel finds has another name, or the kernel is older than 5.3.
-    pub(crate) fn owner_of_peer(&self, name: Option<&str>) -> io::Result<Uid> {
-        let peer = number(&attribute(&self.ask(self.own, SHOW_PEER)?, PEER)?)?;
+    pub(crate) fn owner_of_peer(&self, own: SocketInode, name: Option<&[u8]>) -> io::Result<Uid> {
+        self.questions.fetch_add(1, Ordering::Relaxed);
+        let peer = number(&attribute(&self.ask(own.0, SHOW_PEER)?, PEER)?)?;
         let told = self.ask(peer, SHOW_NAME | SHOW_UID)?;
         if let Some(name) = name
-            && attribute(&told, NAME)?.strip_prefix(&[0]) != Some(name.as_bytes())
+            && attribute(&told, NAME)? != name
         {
             return Err(missing());
         }
@@ -124,17 +146,18 @@ mod tests {
     #[test]
     fn peer_is_of_the_user_who_made_it() {
         let text = format!("uxfrm-test/owner/{}", std::process::id());
+        let bytes = [b"\0", text.as_bytes()].concat();
         let name = SocketAddr::from_abstract_name(&text).unwrap();
         let bound = UnixDatagram::bind_addr(&name).unwrap();
         let near = UnixDatagram::unbound().unwrap();
-        let diag = UnixDiag::open(&near).unwrap();
-        let unknown = diag.owner_of_peer(Some(&text)).unwrap_err();
+        let (diag, own) = (UnixDiag::open().unwrap(), SocketInode::of(&near).unwrap());
+        let unknown = diag.owner_of_peer(own, Some(&bytes)).unwrap_err();
         assert_eq!(unknown.raw_os_error(), Some(libc::ENODATA));
         near.connect_addr(&name).unwrap();
-        assert_eq!(diag.owner_of_peer(Some(&text)).unwrap(), nix::unistd::geteuid());
-        assert!(diag.owner_of_peer(Some("uxfrm-test/another")).is_err());
+        assert_eq!(diag.owner_of_peer(own, Some(&bytes)).unwrap(), nix::unistd::geteuid());
+        assert!(diag.owner_of_peer(own, Some(b"\0uxfrm-test/another")).is_err());
         drop(bound);
-        assert!(diag.owner_of_peer(Some(&text)).is_err(), "nobody is there any more");
+        assert!(diag.owner_of_peer(own, Some(&bytes)).is_err(), "nobody is there any more");
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! The gateway's socket file, used when its abstract name is taken: only root can create it
-//! ([`uxfrm_control::fallback_socket`]).
+//! ([`uxfrm_control::fallback_socket`]). Files of IKE daemons whose names are taken lie beside it.
 
 use std::ffi::CStr;
 use std::mem::zeroed;
@@ -20,6 +20,15 @@ pub(crate) fn address(name: &[u8]) -> Option<(sockaddr_un, socklen_t)> {
     let mut bytes = [0; LENGTH];
     let length = path(namespace, name, &mut bytes)?;
     gateway::address_of(&bytes[..length], gateway::Place::File).ok()
+}
+
+/// Has the owner of the directory own the file as well, as the gateway connects to it.
+pub(crate) fn give_to_gateway(file: &sockaddr_un) {
+    let directory = about(DIRECTORY.as_bytes());
+    if let Some(owner) = directory.map(|found| found.st_uid) {
+        // SAFETY: the path ends with a zero byte.
+        let _root_alone = unsafe { libc::lchown(file.sun_path.as_ptr(), owner, u32::MAX) };
+    }
 }
 
 fn inode(path: &str) -> Option<u64> {

@@ -43,4 +43,5 @@ mod next;
 mod pending_answer;
 mod process;
 mod table;
+mod unix_owner;
 mod wakeup_socket;

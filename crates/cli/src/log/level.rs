@@ -4,6 +4,7 @@ use std::env;
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
+use uxfrm_daemon::gateway::READY_TARGET;
 
 const VARIABLE: &str = "RUST_LOG";
 
@@ -27,6 +28,14 @@ fn info() -> tracing_subscriber::filter::Builder {
     EnvFilter::builder().with_default_directive(LevelFilter::INFO.into())
 }
 
+/// Lets pass at any level what says that a gateway is ready.
+pub(super) fn with_ready(filter: EnvFilter) -> EnvFilter {
+    match format!("{READY_TARGET}=info").parse() {
+        Ok(always) => filter.add_directive(always),
+        Err(_) => filter,
+    }
+}
+
 /// A bare word that is no level is a module to the library, which then logs nothing else.
 fn filter(value: &str) -> Result<EnvFilter, String> {
     let words = value.split(',').map(str::trim).filter(|word| !word.is_empty());
@@ -46,6 +55,7 @@ mod tests {
 
     #[test]
     fn levels_and_modules_are_filters_and_other_words_are_not() {
+        assert!(with_ready(filter("off").unwrap()).to_string().contains("uxfrm_ready=info"));
         for value in
             ["", "warn", "DEBUG", "off", "uxfrm_engine", "uxfrm_daemon=trace,warn", " info, "]
         {

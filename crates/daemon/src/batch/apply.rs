@@ -75,44 +75,103 @@ fn carry_out(change: &mut Transaction<'_>, file: &Path) -> Result<Vec<Error>, Lo
             "every user of this host may read the keys in this file; `chmod o-r` it, and use new keys"
         );
     }
-    let lines = carry_out_text(change, file, &text, LinePrefix::Program);
+    let source = TextSource { file, before: 0 };
+    let lines = carry_out_text(change, source, &text, LinePrefix::Program);
     if lines.wrong.is_empty() { Ok(lines.refused) } else { Err(LoadError::Lines(lines.wrong)) }
-}
-
-/// Carries out all lines of a text that has come otherwise; `source` names it in errors. How many
-/// there were.
-///
-/// # Errors
-/// As [`load`].
-pub(crate) fn load_text(
-    database: &mut Database,
-    source: &Path,
-    text: &str,
-    now: Moment,
-) -> Result<usize, Vec<Error>> {
-    let prefix = LinePrefix::Optional;
-    let lines = database.apply(now, |change| carry_out_text(change, source, text, prefix));
-    if !lines.wrong.is_empty() {
-        let wrong = lines.wrong.into_iter().map(|error| LoadError::Lines(vec![error]));
-        return Err(wrong.map(Error::Unreadable).collect());
-    }
-    if lines.refused.is_empty() { Ok(lines.count) } else { Err(lines.refused) }
 }
 
 /// Faults after which a text is read no further: it is another kind of file.
 pub(crate) const MOST_FAULTS: usize = 1000;
 
+/// A text that has come otherwise, as far as it was carried out. Each part is a change of its own,
+/// so it is for databases that nobody uses before the last.
+#[derive(Debug, Default)]
+pub(crate) struct TextProgress {
+    /// Bytes that are done.
+    done: usize,
+    /// Lines that are done.
+    lines: u32,
+    outcome: TextOutcome,
+}
+
 /// What came of a text.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct TextOutcome {
     count: usize,
     refused: Vec<Error>,
     wrong: Vec<BatchError>,
 }
 
+/// Where a text comes from, and how many lines are before it.
+#[derive(Clone, Copy, Debug)]
+struct TextSource<'a> {
+    file: &'a Path,
+    before: u32,
+}
+
+impl TextProgress {
+    /// Carries out the next lines of a text, of so many `bytes` or a little more; `source` names it
+    /// in errors.
+    pub(crate) fn advance(
+        &mut self,
+        database: &mut Database,
+        (source, text): (&Path, &str),
+        bytes: usize,
+        now: Moment,
+    ) {
+        let part = part(text.get(self.done..).unwrap_or_default(), bytes);
+        let source = TextSource { file: source, before: self.lines };
+        let TextOutcome { count, refused, wrong } = database
+            .apply(now, |change| carry_out_text(change, source, part, LinePrefix::Optional));
+        self.outcome.count += count;
+        self.outcome.refused.extend(refused);
+        self.outcome.wrong.extend(wrong);
+        self.done += part.len();
+        let lines = part.bytes().filter(|byte| *byte == b'\n').count();
+        self.lines = self.lines.saturating_add(u32::try_from(lines).unwrap_or(u32::MAX));
+    }
+
+    /// Whether nothing of a text is left, or so much of it was wrong that no more is read.
+    pub(crate) fn is_over(&self, text: &str) -> bool {
+        self.done >= text.len() || self.outcome.faults() >= MOST_FAULTS
+    }
+
+    /// How many lines there were.
+    ///
+    /// # Errors
+    /// As [`load`].
+    pub(crate) fn finish(self) -> Result<usize, Vec<Error>> {
+        let TextOutcome { count, refused, wrong } = self.outcome;
+        if !wrong.is_empty() {
+            let wrong = wrong.into_iter().map(|error| LoadError::Lines(vec![error]));
+            return Err(wrong.map(Error::Unreadable).collect());
+        }
+        if refused.is_empty() { Ok(count) } else { Err(refused) }
+    }
+}
+
+impl TextOutcome {
+    fn faults(&self) -> usize {
+        self.wrong.len() + self.refused.len()
+    }
+}
+
+/// The first lines of a text, of so many bytes at least where there are as many. A line goes with
+/// its continuations.
+fn part(text: &str, bytes: usize) -> &str {
+    let mut end = 0;
+    for line in text.split_inclusive('\n') {
+        end += line.len();
+        if end >= bytes && !line.trim_end().ends_with('\\') {
+            break;
+        }
+    }
+    text.get(..end).unwrap_or(text)
+}
+
 fn carry_out_text(
     change: &mut Transaction<'_>,
-    file: &Path,
+    TextSource { file, before }: TextSource<'_>,
     text: &str,
     prefix: LinePrefix,
 ) -> TextOutcome {
@@ -120,10 +179,16 @@ fn carry_out_text(
     for line in batch::commands_with(prefix, &file.display().to_string(), text) {
         outcome.count += 1;
         match line {
-            Ok(line) => outcome.refused.extend(run(change, file, line).err()),
-            Err(error) => outcome.wrong.push(error),
+            Ok(Located { line, value }) => {
+                let line = Located { line: line.saturating_add(before), value };
+                outcome.refused.extend(run(change, file, line).err());
+            }
+            Err(error) => {
+                let line = error.line.saturating_add(before);
+                outcome.wrong.push(BatchError { line, ..error });
+            }
         }
-        if outcome.wrong.len() + outcome.refused.len() >= MOST_FAULTS {
+        if outcome.faults() >= MOST_FAULTS {
             break;
         }
     }
@@ -198,5 +263,20 @@ fn named(key: batch::PolicyKeyArgs) -> PolicyKey {
             PolicyTarget::Selector(selector) => PolicyName::Selector(selector),
             PolicyTarget::Index(index) => PolicyName::Index(index),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn part_ends_with_a_whole_command() {
+        let text = "one\ntwo \\ \n three\nfour";
+        for (bytes, first) in [(1, 4), (4, 4), (5, 18), (18, 18), (19, 22), (100, 22)] {
+            assert_eq!(part(text, bytes).len(), first, "{bytes}");
+        }
+        assert_eq!(part("", 1), "");
+        assert_eq!(part("é\\\n", 1), "é\\\n", "what is missing is told");
     }
 }

@@ -5,7 +5,7 @@ use std::{os::fd::AsFd as _, path::Path, sync::Arc, time::Duration};
 use anyhow::Context as _;
 use sd_notify::NotifyState;
 use uxfrm_control_client::reload::ReloadRequest;
-use uxfrm_engine::DropCounts;
+use uxfrm_engine::{DropCounts, DropReason};
 use uxfrm_io::{
     heap,
     nftables::TableWatch,
@@ -15,7 +15,7 @@ use uxfrm_io::{
 };
 use uxfrm_runtime::WorkerThread;
 
-use super::{Gateway, requests::RequestHandler};
+use super::{Gateway, READY_TARGET, ReadyLine, requests::RequestHandler};
 use crate::{
     clock::now,
     config::Config,
@@ -59,6 +59,7 @@ impl Gateway {
             settings: self.settings.clone(),
             started: now(),
             feeds: self.feeds.clone(),
+            earlier: self.earlier_drops.clone(),
             group: config.status.group.map(|group| group.number()),
             control: self.poller.waker(),
             listener: socket.listener()?,
@@ -93,9 +94,14 @@ impl Gateway {
 
     pub(super) fn announce_ready(&self) {
         self.notify(&[NotifyState::Ready]);
-        use std::io::Write as _;
-        // Whoever started us and closed our standard error does not want to know.
-        let _closed = writeln!(std::io::stderr(), "uxfrm: ready");
+        match self.ready {
+            ReadyLine::Event => tracing::info!(target: READY_TARGET, "uxfrm: ready"),
+            ReadyLine::Text => {
+                use std::io::Write as _;
+                // Whoever started us and closed our standard error does not want to know.
+                let _closed = writeln!(std::io::stderr(), "uxfrm: ready");
+            }
+        }
     }
 
     /// Looks after signals, counters, events and time limits until told to stop or a worker ends.
@@ -142,6 +148,10 @@ impl Gateway {
             if let Some(control) = control.as_mut().filter(|_| ready.has(CONTROL)) {
                 let mut serving = self.serving();
                 control.serve(&mut serving).context("the control socket is broken")?;
+            }
+            if let Some(control) = control.as_deref_mut().filter(|_| self.reload.is_reading()) {
+                let mut serving = self.serving();
+                control.publish(|outbox| serving.read_on(outbox));
             }
             while ready.has(SIGNALS)
                 && let Some(request) = signals.next()?
@@ -234,10 +244,14 @@ impl Gateway {
     pub(super) fn post(&mut self) -> Post {
         let mut others = DropCounts::default();
         self.devices.add_to(&mut others);
-        self.reconciler.tables.add_to(&mut others);
+        let guard = self.reconciler.tables.guard_counts();
+        if let Some(counts) = &guard {
+            DropReason::ALL.iter().for_each(|reason| others.add(*reason, counts.of(*reason)));
+        }
         Post {
             drops: self.drops.iter().chain(self.devices.drops()).cloned().collect(),
             others,
+            guard,
             caches: self.caches.clone(),
             figures: self.figures.clone(),
             tunnels: self.tunnels.counts(),
@@ -258,6 +272,9 @@ impl Gateway {
     }
 
     pub(super) fn patience(&self) -> Duration {
+        if self.reload.is_reading() {
+            return Duration::ZERO;
+        }
         let of_limits = self.database.poll_timeout().map(|timeout| timeout.at);
         let next = of_limits.into_iter().chain(self.xfrm.poll_timeout()).min();
         next.map_or(TICK, |next| next.since(now()).min(TICK))

@@ -15,11 +15,7 @@ use crate::{
     devices::Devices,
     protocol::{ClientId, DumpProgress, Identity, Outbox, Protocol},
     reconcile::Reconciler,
-    reload::{
-        self, Outcome, Reload,
-        intake::{IntakeStep, WholeText},
-        sync::SyncTargets,
-    },
+    reload::{self, Outcome, Reload, intake::IntakeStep, sync::SyncTargets},
     tunnels::TunnelService,
     upgrade::{Obstacle, Upgrade},
 };
@@ -50,7 +46,7 @@ impl Protocol for RequestHandler<'_> {
     fn leave(&mut self, client: ClientId) {
         self.xfrm.leave(client);
         self.devices.forget(client);
-        self.reload.intake.forget(client);
+        self.reload.forget(client);
     }
 
     fn handle(&mut self, client: ClientId, datagram: &[u8], outbox: &mut Outbox) {
@@ -132,13 +128,22 @@ impl RequestHandler<'_> {
         outcome
     }
 
-    /// Does what a client's text says, and tells listeners what that changed.
-    fn sync(&mut self, text: WholeText, outbox: &mut Outbox) -> Outcome {
+    /// Reads a part of a text that a client has sent. After the last one it does what that says,
+    /// and tells the client and listeners.
+    pub(crate) fn read_on(&mut self, outbox: &mut Outbox) {
+        let Some(text) = self.reload.read_on() else { return };
         self.commit(outbox);
-        let Self { database, reconciler, devices, .. } = self;
-        let outcome = self.reload.sync(text, SyncTargets { database, reconciler, devices });
+        let Self { database, reconciler, .. } = self;
+        let (client, outcome) = self.reload.sync(text, SyncTargets { database, reconciler });
         self.xfrm.tell_changes(&outcome.changes, outbox);
-        outcome
+        send(client, outcome.answers(), outbox);
+    }
+
+    /// No part is read any more: whoever has sent it is told why.
+    pub(crate) fn give_reading_up(&mut self, why: &str, outbox: &mut Outbox) {
+        if let Some(client) = self.reload.give_reading_up() {
+            send(client, [ReloadAnswer::Failed(why.to_owned())], outbox);
+        }
     }
 
     fn answer_reload(&mut self, client: ClientId, datagram: &[u8], outbox: &mut Outbox) {
@@ -146,8 +151,15 @@ impl RequestHandler<'_> {
         let answers: Vec<_> = match self.reload.intake.take(client, datagram, now()) {
             Some(IntakeStep::More) => return,
             Some(IntakeStep::TooMuch) => failed("the text is longer than it was said to be"),
-            Some(IntakeStep::Whole(text)) => self.sync(text, outbox).answers().collect(),
+            Some(IntakeStep::Whole(text)) => {
+                let Self { database, devices, .. } = self;
+                match self.reload.begin_sync(client, text, database, devices) {
+                    Ok(()) => return,
+                    Err(outcome) => outcome.answers().collect(),
+                }
+            }
             None => match serde_json::from_slice(datagram) {
+                Ok(ReloadRequest::Sync(_)) if self.reload.is_reading() => failed(BUSY),
                 Ok(ReloadRequest::Sync(request)) => {
                     let begun = self.reload.intake.begin(client, request, now());
                     vec![begun.map_or_else(ReloadAnswer::Failed, |()| ReloadAnswer::Ready)]
@@ -157,9 +169,16 @@ impl RequestHandler<'_> {
                 Err(_) => failed("that is no request"),
             },
         };
-        for answer in answers {
-            // It has no maps, the only thing that may not be had as JSON.
-            outbox.send(client, serde_json::to_vec(&answer).unwrap_or_default());
-        }
+        send(client, answers, outbox);
+    }
+}
+
+/// Why a text is not taken.
+const BUSY: &str = "the text of another client is being read: try again";
+
+fn send(client: ClientId, answers: impl IntoIterator<Item = ReloadAnswer>, outbox: &mut Outbox) {
+    for answer in answers {
+        // It has no maps, the only thing that may not be had as JSON.
+        outbox.send(client, serde_json::to_vec(&answer).unwrap_or_default());
     }
 }

@@ -20,7 +20,7 @@ use uxfrm_io::{
 };
 use uxfrm_runtime::Events;
 
-use super::{Gateway, resources::KEPT_OUT};
+use super::{Gateway, ReadyLine, resources::KEPT_OUT};
 use crate::reconcile::databases::state_directory;
 use crate::tun::bring_up;
 use crate::{
@@ -228,6 +228,7 @@ impl Gateway {
             tunnels: TunnelService::default(),
             drops: Vec::new(),
             feeds: Vec::new(),
+            earlier_drops: Vec::new(),
             caches: Vec::new(),
             figures: Vec::new(),
             settings: Settings::default(),
@@ -248,6 +249,7 @@ impl Gateway {
             reload,
             upgrade: Upgrade::default(),
             descriptors,
+            ready: ReadyLine::default(),
         };
         gateway.prepare(config, before)?;
         Ok(gateway)

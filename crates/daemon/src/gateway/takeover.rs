@@ -10,9 +10,10 @@ use uxfrm_io::{
     poll::{Poller, Ready},
     signal::Signals,
 };
+use uxfrm_status::drops::DropStatus;
 
 use super::{
-    Gateway,
+    Gateway, ReadyLine,
     event_loop::{SUCCESSOR, SUPERVISOR},
     startup::{GatewayParts, open_store, xfrm},
 };
@@ -21,6 +22,7 @@ use crate::{
     config::Config,
     control::{AccessTerms, Control},
     descriptor_store::DescriptorStore,
+    fallback_socket,
     ports::workers,
     protocol::{ClientId, Outbox},
     reload::Reload,
@@ -38,11 +40,12 @@ use crate::{
 pub(super) fn take_over(
     path: &Path,
     signals: &Signals,
-    supervisor: Supervisor,
-    before: FdChannel,
+    (supervisor, before): (Supervisor, FdChannel),
+    ready: ReadyLine,
 ) -> anyhow::Result<()> {
     let config = Config::load(path).inspect_err(|why| Successor::decline(&before, why))?;
     sandbox::begin(&config);
+    let _directory = fallback_socket::hold();
     supervisor.declare_written(&sandbox::written(path, &config))?;
     let (mut successor, mut descriptors) = Successor::ask(before, &config)?;
     let built = build_successor(path, &config, &mut successor, &mut descriptors);
@@ -75,6 +78,7 @@ pub(super) fn take_over(
     socket.take_listener_over()?;
     gateway.note_dropped(DropReason::OutWaitFull, left);
     gateway.upgrade = Upgrade::under(Some(supervisor));
+    gateway.ready = ready;
     tracing::info!(?answer, "this process has taken over");
     if let Some(control) = &mut control {
         control.publish(|outbox| tell(outbox, client, &answer));
@@ -116,9 +120,14 @@ fn build_successor(
         GatewayParts { poller, database, store, devices, reload, descriptors, xfrm, destinations };
     let mut gateway = Gateway::open(config, parts, PreviousGateway::Runs)?;
     gateway.drops.push(successor.drops());
+    gateway.earlier_drops = successor.drop_records();
     gateway.tunnels = tunnels;
     Ok((gateway, socket, control))
 }
+
+/// Why a text is not carried out that was being read.
+const HANDED_OVER: &str =
+    "another process takes over, and nothing was changed: try again when it has";
 
 fn tell(outbox: &mut Outbox, client: ClientId, answer: &UpgradeAnswer) {
     // It has no maps, the only thing that may not be had as JSON.
@@ -145,8 +154,10 @@ impl Gateway {
             self.poller.add(link.as_fd(), SUCCESSOR)?;
         }
         if ready.has(SUCCESSOR) && self.upgrade.link().is_some() {
-            status.rest(|| self.post());
-            told = self.hand_over(control)?.or(told);
+            let mut serving = self.serving();
+            control.publish(|outbox| serving.give_reading_up(HANDED_OVER, outbox));
+            let drop_records = status.rest(|| self.post());
+            told = self.hand_over(control, drop_records)?.or(told);
             status.resume();
         }
         self.upgrade.look();
@@ -161,6 +172,7 @@ impl Gateway {
     fn hand_over(
         &mut self,
         control: &mut Control,
+        drop_records: Vec<DropStatus>,
     ) -> anyhow::Result<Option<(ClientId, UpgradeAnswer)>> {
         control.settle(&mut self.serving());
         self.run_housekeeping(Some(control));
@@ -197,6 +209,7 @@ impl Gateway {
             devices,
             plan: reload.plan(),
             drops,
+            drop_records,
             fastest,
             destinations,
             workers,

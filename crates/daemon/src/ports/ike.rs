@@ -44,6 +44,7 @@ pub(crate) fn share(
         Some(socket) => (IkeExchange::of_socket(socket, port, mark, user)?, None),
         None => open(port, mark, user)?,
     };
+    let exchange = exchange.with_files(fallback_socket::own())?;
     descriptors.keep(&stored, exchange.socket())?;
     if !exchange.knows_owners() {
         tracing::warn!(

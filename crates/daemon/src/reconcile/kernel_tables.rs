@@ -73,6 +73,13 @@ impl KernelTables {
         self.guard.as_ref().map_or(DivertMode::Destinations, |guard| guard.divert_mode())
     }
 
+    /// What the guard dropped, if there is one.
+    pub(crate) fn guard_counts(&mut self) -> Option<DropCounts> {
+        let mut counts = DropCounts::default();
+        self.guard.as_mut()?.add_to(&mut counts);
+        Some(counts)
+    }
+
     /// Adds what the guard dropped.
     pub(crate) fn add_to(&mut self, counts: &mut DropCounts) {
         if let Some(guard) = &mut self.guard {

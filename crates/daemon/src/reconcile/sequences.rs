@@ -30,6 +30,7 @@ mod iv_prefixes;
 mod journal;
 mod leaving;
 pub(crate) mod memory;
+mod pending_grants;
 mod received;
 mod reservation;
 mod sa_name;
@@ -54,6 +55,7 @@ pub(crate) use found::{inspect, report, unwritten, witness_path};
 use iv_prefixes::{Draw, IvPrefixes};
 use journal::{Journal, Record};
 use leaving::EndedSa;
+use pending_grants::PendingGrants;
 use received::ReceivedBefore;
 use reservation::{NumberGrant, WatchedSa, allow_to_receive};
 use sa_name::SaName;
@@ -95,7 +97,7 @@ pub(crate) struct SequenceStore {
     /// States that went, whose numbers the witness is to forget once the journal has.
     forgotten: Vec<Arc<Sa>>,
     /// What is reserved once the journal is on the disk.
-    pending: Vec<(Arc<Sa>, NumberGrant)>,
+    pending: PendingGrants,
     /// States, the one first that was not looked at for longest. Those that are gone are let go at
     /// the next look.
     watched: VecDeque<WatchedSa>,
@@ -208,7 +210,7 @@ impl SequenceStore {
         self.journal.commit(count, sent.chain(prefixes).chain(received))?;
         self.recallable.clear();
         self.note_commit();
-        for (sa, grant) in pending {
+        for (sa, grant) in pending.into_all() {
             match grant {
                 NumberGrant::Sent(ceiling) => sa.sequence().reserve(ceiling),
                 NumberGrant::Received(edge) => allow_to_receive(&sa, edge),

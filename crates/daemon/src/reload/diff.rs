@@ -132,7 +132,9 @@ fn changed(mut now: SaConfig, wanted: SaConfig) -> States {
     if kind(&now) == kind(&wanted) {
         now.encap = wanted.encap;
     }
-    (now.limits, now.replay) = (wanted.limits, wanted.replay);
+    now.limits = wanted.limits;
+    // No update changes the window. Numbers are those that a new state would begin at.
+    now.replay = ReplayConfig { window: now.replay.window, ..wanted.replay };
     let SaTransform { encryption_key, authentication_key, .. } = &wanted.transform;
     let has_its_keys = now.transform.encryption_key == *encryption_key
         && now.transform.authentication_key == *authentication_key;

@@ -43,6 +43,8 @@ pub(super) struct MachineFacts {
 /// Gateways, their programs, and the wire.
 pub(super) struct World {
     pub(super) rng: Rng,
+    /// Decides when texts are read, and what is in them.
+    pub(super) syncs: Rng,
     pub(super) sites: Vec<Site>,
     pub(super) clients: Vec<Clients>,
     pub(super) children: Vec<Child>,
@@ -84,6 +86,7 @@ impl World {
         statics.iter().for_each(|(name, _, key)| traffic.learn_key(*name, *key));
         let mut world = Self {
             rng,
+            syncs: Rng::new(!seed),
             sites,
             clients: (0..count).map(|_| Clients::default()).collect(),
             children: Vec::new(),
@@ -149,6 +152,7 @@ impl World {
                 self.start(site);
             }
         }
+        self.perhaps_sync();
         for site in 0..self.sites.len() {
             if let Some(run) = &self.sites[site].run {
                 run.check_accounts();

@@ -8,6 +8,7 @@ use uxfrm_engine::{
 };
 use uxfrm_status::{
     counters::{CacheReport, CounterList, CounterReport},
+    drops::DropStatus,
     explanation::{FlowExplanation, FlowQuery},
     gateway::{GatewayIdentity, GatewayStatus, StatusQuery},
     protocol::{RequestRefusal, StatusAnswer, StatusRequest},
@@ -15,7 +16,7 @@ use uxfrm_status::{
 
 use super::{
     access::Access,
-    board::{Post, Posted},
+    board::{Board, Post, Posted},
     drops::DropRing,
     explanation::explain,
     grouping::Grouping,
@@ -47,23 +48,31 @@ pub(super) struct Sources {
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
 impl Sources {
-    /// The gateway that publishes there, when it started, and its workers.
+    /// The gateway that publishes there, when it started, its workers, and the records of drops
+    /// that the process before it had.
     pub(super) fn new(
         published: Published,
         identity: GatewayIdentity,
         settings: Settings,
         started: Moment,
-        feeds: &[DropFeed],
+        (feeds, earlier): (&[DropFeed], &[DropStatus]),
     ) -> Self {
         let taps = feeds.iter().map(|feed| Arc::clone(&feed.tap)).collect();
-        let drops = DropRing::new(feeds);
+        let drops = DropRing::new(feeds, earlier);
         Self { published, identity, settings, started, drops, grouping: None, taps }
     }
 
-    /// Takes workers' records of dropped packets, now and then, and forgets what is not needed.
-    pub(super) fn collect(&mut self) {
+    /// Takes records of dropped packets, workers' and the guard's, now and then, and forgets what
+    /// is not needed.
+    pub(super) fn collect(&mut self, board: &Board) {
         self.drops.collect_due();
+        self.drops.note_guard(board);
         self.grouping.take_if(|(_, used)| now().since(*used) >= FORGOTTEN);
+    }
+
+    /// The last records of dropped packets, for the process that takes over.
+    pub(super) fn last_drops(&mut self, posted: &Posted) -> Vec<DropStatus> {
+        self.drops.last(posted)
     }
 
     /// The answer to a request. A new request of the protocol gets its arm here.

@@ -21,6 +21,8 @@ pub(crate) struct Post {
     pub(crate) drops: Vec<Arc<Drops>>,
     /// What the kernel and devices dropped.
     pub(crate) others: DropCounts,
+    /// Of it, what the guard dropped; `None` where there is no guard.
+    pub(crate) guard: Option<DropCounts>,
     /// What workers' flow caches do.
     pub(crate) caches: Vec<Arc<SharedCacheStats>>,
     /// What workers do.

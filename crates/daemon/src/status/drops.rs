@@ -1,7 +1,8 @@
 //! The last dropped packets, and how many of each state, policy or device.
 //!
 //! Workers make records of some of the packets that they drop, and lose them where nobody takes
-//! them within about a second. This takes them and keeps the last ones.
+//! them within about a second. This takes them and keeps the last ones, with those of the process
+//! that was the gateway before an upgrade.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -17,7 +18,13 @@ use uxfrm_status::{
     protocol::RequestRefusal,
 };
 
-use super::{access::Access, answer::unix_seconds, board::Posted, drop_lines::DropLines};
+use super::{
+    access::Access,
+    answer::unix_seconds,
+    board::{Board, Posted},
+    drop_lines::DropLines,
+    guard_drops::GuardDrops,
+};
 use crate::{
     clock::{epoch, now},
     ports::workers::DropFeed,
@@ -27,6 +34,8 @@ use crate::{
 const KEPT: usize = 1024;
 /// How often records are taken.
 pub(super) const ROUND: Duration = Duration::from_secs(1);
+/// Records that pass to the process that takes over.
+const PASSED: usize = 256;
 /// Counts of one answer.
 const TALLIES: usize = 10_000;
 
@@ -34,7 +43,10 @@ const TALLIES: usize = 10_000;
 #[derive(Debug)]
 pub(super) struct DropRing {
     feeds: Vec<Feed>,
+    /// What the process before this one had, the oldest first.
+    earlier: VecDeque<DropStatus>,
     records: VecDeque<DropRecord>,
+    guard: GuardDrops,
     /// The number of the next record; the oldest one has as many less as there are.
     next: u64,
     taken: Moment,
@@ -51,12 +63,47 @@ struct Feed {
 }
 
 impl DropRing {
-    /// An empty one for these workers.
-    pub(super) fn new(feeds: &[DropFeed]) -> Self {
+    /// One for these workers, with the records that the process before this one had.
+    pub(super) fn new(feeds: &[DropFeed], earlier: &[DropStatus]) -> Self {
         let feed = |from: &DropFeed| Feed { from: from.clone(), dropped: 0, may_follow: true };
         let feeds = feeds.iter().map(feed).collect();
         let (records, lines) = (VecDeque::new(), DropLines::default());
-        Self { feeds, records, next: 0, taken: Moment(0), lines }
+        let next = earlier.last().map_or(0, |last| last.number.saturating_add(1));
+        let (earlier, guard) = (earlier.iter().cloned().collect(), GuardDrops::new(now()));
+        Self { feeds, earlier, records, guard, next, taken: Moment(0), lines }
+    }
+
+    /// Takes what the guard has dropped by the latest post, and asks for another now and then.
+    pub(super) fn note_guard(&mut self, board: &Board) {
+        let posted = board.posted();
+        if self.guard.take_due(&posted, now()) {
+            // Nobody waits for it.
+            let _ticket = board.ask();
+        }
+        let came = self.guard.take(&posted);
+        self.keep(came);
+    }
+
+    /// The last records, for the process that takes over.
+    pub(super) fn last(&mut self, posted: &Posted) -> Vec<DropStatus> {
+        self.collect();
+        let skipped = (self.earlier.len() + self.records.len()).saturating_sub(PASSED);
+        self.all(posted, Access::Full).skip(skipped).collect()
+    }
+
+    /// All records, the oldest first.
+    fn all<'a>(
+        &'a self,
+        posted: &'a Posted,
+        access: Access,
+    ) -> impl Iterator<Item = DropStatus> + 'a {
+        let first = self.next - self.records.len() as u64;
+        let earlier = self.earlier.iter().map(move |record| {
+            let head = record.head.clone().filter(|_| access == Access::Full);
+            DropStatus { head, ..record.clone() }
+        });
+        let own = (first..).zip(&self.records);
+        earlier.chain(own.map(move |(number, record)| status(number, record, posted, access)))
     }
 
     /// Takes the records of a round that is over.
@@ -71,11 +118,18 @@ impl DropRing {
         self.taken = now();
         let mut came: Vec<_> = self.feeds.iter_mut().flat_map(Feed::take).collect();
         came.sort_by_key(|record| record.at);
-        came.iter().for_each(|record| self.lines.note(record, self.taken));
+        self.keep(came);
+    }
+
+    /// Keeps records, and forgets as many of the oldest as are too many.
+    fn keep(&mut self, came: Vec<DropRecord>) {
+        came.iter().for_each(|record| self.lines.note(record, now()));
         self.next += came.len() as u64;
         self.records.extend(came);
-        let more = self.records.len().saturating_sub(KEPT);
-        self.records.drain(..more);
+        let more = (self.earlier.len() + self.records.len()).saturating_sub(KEPT);
+        let of_earlier = more.min(self.earlier.len());
+        self.earlier.drain(..of_earlier);
+        self.records.drain(..more - of_earlier);
     }
 
     /// The records that are asked for.
@@ -92,10 +146,9 @@ impl DropRing {
         let reason = query.reason.as_deref().map(named).transpose()?;
         let query =
             DropQuery { reason: reason.map(|reason| reason.as_str().to_owned()), ..query.clone() };
-        let first = self.next - self.records.len() as u64;
-        let all = (first..).zip(&self.records);
-        let all = all.filter(|(_, record)| reason.is_none_or(|reason| record.reason == reason));
-        let records = all.map(|(number, record)| status(number, record, posted, access));
+        let came = self.guard.take(posted);
+        self.keep(came);
+        let records = self.all(posted, access);
         let records: Vec<_> = records.filter(|record| query.wants(record)).collect();
         let lost = self.feeds.iter().map(|feed| feed.from.records.lost()).sum();
         Ok(DropReport {
@@ -245,7 +298,7 @@ mod tests {
     fn dropping() -> (Worker, DropRing) {
         let database = Database::new(Backend::Portable, 1);
         let worker = Worker::new(Settings::default(), &database.published()).unwrap();
-        let ring = DropRing::new(&[DropFeed::of(&worker)]);
+        let ring = DropRing::new(&[DropFeed::of(&worker)], &[]);
         (worker, ring)
     }
 
@@ -277,6 +330,53 @@ mod tests {
         assert_eq!(ask(&mut ring, &later, Access::Full).records, []);
         drop_one(&mut worker, Moment::from_secs(3000));
         assert_eq!(ask(&mut ring, &later, Access::Full).records[0].number, 2000);
+    }
+
+    /// As after an upgrade.
+    #[test]
+    fn records_of_the_process_before_come_first_and_go_first() {
+        let (mut worker, mut ring) = dropping();
+        for second in 0..400 {
+            drop_one(&mut worker, Moment::from_secs(second));
+            ring.collect();
+        }
+        let passed = ring.last(&Posted::default());
+        assert_eq!((passed.len(), passed[0].number), (PASSED, 400 - PASSED as u64));
+        let written = serde_json::to_vec(&passed).unwrap();
+        let passed: Vec<DropStatus> = serde_json::from_slice(&written).unwrap();
+        let mut ring = DropRing::new(&[DropFeed::of(&worker)], &passed);
+        drop_one(&mut worker, Moment::from_secs(1000));
+        let all = DropQuery::default();
+        let told = ask(&mut ring, &all, Access::Full);
+        assert_eq!((told.records.len(), told.next), (PASSED + 1, 401));
+        assert_eq!(told.records[..PASSED], passed);
+        assert_eq!((told.records[PASSED].number, told.advice.len()), (400, 1));
+        let told = ask(&mut ring, &all, Access::Group { user: 1000 });
+        assert!(told.records.iter().all(|record| record.head.is_none()));
+        for second in 2000..4000 {
+            drop_one(&mut worker, Moment::from_secs(second));
+            ring.collect();
+        }
+        let told = ask(&mut ring, &all, Access::Full);
+        assert_eq!((told.records.len(), told.records[0].number), (KEPT, told.next - KEPT as u64));
+    }
+
+    #[test]
+    fn packets_that_the_guard_dropped_have_a_record_with_its_cause() {
+        let (_worker, mut ring) = dropping();
+        let mut counts = uxfrm_engine::DropCounts::default();
+        counts.add(DropReason::InUnprotected, 5);
+        let board = Board::new(uxfrm_io::poll::Poller::new().unwrap().waker());
+        board.post(|| super::super::board::Post { guard: Some(counts), ..Default::default() });
+        for told in [1, 1] {
+            let report = ring.report(&DropQuery::default(), &board.posted(), Access::Full).unwrap();
+            assert_eq!(report.records.len(), told);
+            let record = &report.records[0];
+            assert_eq!((record.reason.as_str(), record.packets), ("in_unprotected", 5));
+            assert_eq!(report.advice[0].next, DropReason::InUnprotected.next_step());
+        }
+        ring.note_guard(&board);
+        assert_eq!(ring.records.len(), 1, "once");
     }
 
     #[test]

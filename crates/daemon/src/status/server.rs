@@ -104,14 +104,14 @@ impl Server {
     pub(super) fn turn(&mut self, order: Order, board: &Board) -> io::Result<()> {
         self.follow(order)?;
         let ready = self.poller.wait(Some(self.patience()))?;
-        self.sources.collect();
+        self.sources.collect(board);
         if self.listens && ready.has(LISTENER) {
             self.accept();
         }
         self.hear(&ready, board);
         self.answer(board);
         self.end_overdue();
-        self.finish_rest();
+        self.finish_rest(board);
         Ok(())
     }
 
@@ -334,14 +334,14 @@ impl Server {
 
     /// Tells the control thread when nobody is being answered any more. Who is connected and has
     /// not asked by then is left to ask the process that takes over.
-    fn finish_rest(&mut self) {
+    fn finish_rest(&mut self, board: &Board) {
         let Some((since, RestNotice::Due)) = self.rest else { return };
         let is_answered = self.clients.values().all(|client| client.phase == Phase::Asks);
         if is_answered && (self.clients.is_empty() || now().since(since) >= GRACE) {
             self.clients.clear();
             self.rest = Some((since, RestNotice::Sent));
             // The control thread may have given up.
-            let _late = self.rested.send(());
+            let _late = self.rested.send(self.sources.last_drops(&board.posted()));
         }
     }
 }

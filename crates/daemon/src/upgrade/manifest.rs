@@ -7,6 +7,7 @@ use anyhow::{Context as _, bail, ensure};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use uxfrm_control::greeting::Dialect;
 use uxfrm_io::fd_channel::{FdChannel, FdMessage};
+use uxfrm_status::drops::DropStatus;
 
 use super::{queued_packets::QueuedPackets, sa_progress::SaProgress};
 use crate::{control::SavedSession, devices, protocol::Identity, tunnels};
@@ -84,6 +85,9 @@ pub(super) struct Manifest {
     pub(super) blocks_of_files: [bool; 3],
     /// Packets dropped so far, by reason.
     pub(super) drops: BTreeMap<String, u64>,
+    /// The last records of dropped packets, the oldest first: some hundreds at the most.
+    #[serde(default)]
+    pub(super) drop_records: Vec<DropStatus>,
     /// Workers: their sockets have a share of the packets each.
     pub(super) workers: usize,
     /// The highest rate at which a state receives, in numbers a second.

@@ -18,6 +18,7 @@ use uxfrm_engine::{
 use uxfrm_io::fd_channel::FdChannel;
 use uxfrm_netlink::{NetlinkDatagram, Server};
 use uxfrm_runtime::{PausedWorker, WorkerThread};
+use uxfrm_status::drops::DropStatus;
 use zeroize::Zeroizing;
 
 use super::{
@@ -107,6 +108,8 @@ pub(crate) struct HandoverSource<'a> {
     /// What files say of them.
     pub(crate) plan: &'a TunnelSpec,
     pub(crate) drops: DropCounts,
+    /// The last records of dropped packets.
+    pub(crate) drop_records: Vec<DropStatus>,
     /// The highest rate at which a state receives, in numbers a second.
     pub(crate) fastest: u64,
     /// Those that workers ask for.
@@ -391,6 +394,7 @@ fn answer_all(
         policies_of_files: places(policies(database).map(|entry| written.has_policy(entry))),
         blocks_of_files: blocks(written.defaults()),
         drops: dropped.collect(),
+        drop_records: source.drop_records.clone(),
         workers: config.runtime.workers.count().get(),
         fastest: source.fastest,
         destinations: source.destinations.clone(),

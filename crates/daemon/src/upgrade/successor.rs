@@ -9,6 +9,7 @@ use uxfrm_engine::{
 };
 use uxfrm_io::fd_channel::FdChannel;
 use uxfrm_netlink::{NetlinkMessages, RestoredItem};
+use uxfrm_status::drops::DropStatus;
 
 use super::{
     RELEASE,
@@ -180,6 +181,11 @@ impl Successor {
             }
         }
         Arc::new(drops)
+    }
+
+    /// The last records of packets that the predecessor dropped.
+    pub(crate) fn drop_records(&self) -> Vec<DropStatus> {
+        self.manifest.drop_records.clone()
     }
 
     /// The control socket with its clients.

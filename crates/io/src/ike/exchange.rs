@@ -3,7 +3,7 @@
 use std::io::{self, IoSliceMut};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
@@ -110,11 +110,21 @@ impl IkeExchange {
             mark,
             user: user.map(Uid::from_raw),
             daemons,
-            delivery: Delivery::open()?,
+            delivery: Delivery::open(None)?,
             wire4: sending(SocketAddr::new(NOBODY4.into(), port), mark)?,
             wire6: wire6.transpose()?,
             closed: AtomicBool::new(false),
         })
+    }
+
+    /// Looks for daemons' files in this directory as well, which nobody but root and the gateway's
+    /// user writes to.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn with_files(mut self, directory: Option<PathBuf>) -> io::Result<Self> {
+        self.delivery = Delivery::open(directory)?;
+        Ok(self)
     }
 
     /// Passes a message to the daemon bound to its destination address, or else to any address.
@@ -130,6 +140,13 @@ impl IkeExchange {
     #[must_use]
     pub fn knows_owners(&self) -> bool {
         self.delivery.knows_owners()
+    }
+
+    /// How often the kernel was asked whose a daemon's socket is: once for each socket, and not for
+    /// each message.
+    #[must_use]
+    pub fn owner_questions(&self) -> u64 {
+        self.delivery.owner_questions()
     }
 
     /// Waits for the next message of a daemon. `None` after [`close`](Self::close).

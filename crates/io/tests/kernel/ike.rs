@@ -96,6 +96,12 @@ fn there_and_back(any: &str, here: &str, far: &str, own: &str) {
     assert_eq!(messages.len(), 2);
 
     let any = daemon(&"0".repeat(own.len()));
+    let before = scene.exchange.owner_questions();
+    for _ in 0..8 {
+        scene.exchange.deliver(&messages[1]).unwrap();
+        assert_eq!(heard(&any)[HEADER..], ike(STRIDE));
+    }
+    assert_eq!(scene.exchange.owner_questions() - before, 1);
     scene.exchange.deliver(&messages[0]).unwrap();
     let message = heard(&any);
     assert_eq!(message[HEADER..], ike(STRIDE));

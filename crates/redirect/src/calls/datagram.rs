@@ -9,12 +9,14 @@
 
 use std::mem::{size_of, zeroed};
 
-use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, sockaddr_un, socklen_t, ssize_t};
+use libc::{
+    c_int, c_void, iovec, msghdr, size_t, sockaddr, sockaddr_un, socklen_t, ssize_t, timeval,
+};
 
 use super::{control, ip, vectors};
 use crate::ends::{self, AddressFamily, End, Ends, LENGTH};
 use crate::table::{self, Datagram, RecvOption};
-use crate::{errno, fallback_socket, gateway, next};
+use crate::{errno, fallback_socket, gateway, next, unix_owner};
 
 /// The port that the gateway always has (RFC 3948 §2).
 const NAT_TRAVERSAL: u16 = 4500;
@@ -30,8 +32,15 @@ const _: () = assert!(FAMILY as c_int == libc::AF_UNIX);
 /// Buffers of one message beside our own; the kernel's limit is 1024 (`UIO_MAXIOV`).
 const VECTORS: usize = 64;
 
-/// How long a gateway that does not read is waited for, in milliseconds.
-const PATIENCE: usize = 100;
+/// How long a gateway that does not read is waited for, in microseconds.
+const PATIENCE: libc::suseconds_t = 100_000;
+
+/// Size of `timeval`.
+const TIME: socklen_t = 16;
+const _: () = assert!(size_of::<timeval>() == TIME as usize);
+
+/// Signals during a wait, after each of which it begins anew.
+const INTERRUPTIONS: usize = 10;
 
 /// Binds a UDP socket to a port of the gateway's. `None` for other sockets and other ports.
 ///
@@ -77,7 +86,13 @@ fn prepare(
     unsafe {
         let value = (&raw const on).cast();
         check(next::setsockopt()(socket, libc::SOL_SOCKET, libc::SO_PASSCRED, value, 4))?;
-        check(next::bind()(socket, (&raw const name).cast(), length))?;
+        match check(next::bind()(socket, (&raw const name).cast(), length)) {
+            Ok(_) => {}
+            Err(libc::EADDRINUSE) if is_a_strangers(&name, length) => {
+                bind_file(socket, family, &local)?;
+            }
+            Err(errno) => return Err(errno),
+        }
         let flags = check(next::fcntl()(descriptor, libc::F_GETFL))?;
         check(next::fcntl()(socket, libc::F_SETFL, flags & libc::O_NONBLOCK))?;
         // What another program made of it after `exec` would be no UDP.
@@ -86,6 +101,37 @@ fn prepare(
     let socket = table::insert_datagram(descriptor, family, local).ok_or(libc::EMFILE)?;
     socket.set_wanted(RecvOption::Address, wished);
     socket.set_tos(byte.to_le_bytes()[0]);
+    Ok(())
+}
+
+/// Whether somebody has a daemon's name who gets no messages there: neither root nor our user.
+fn is_a_strangers(name: &sockaddr_un, length: socklen_t) -> bool {
+    // SAFETY: the call takes nothing.
+    let own = unsafe { libc::geteuid() };
+    unix_owner::owner(name, length).is_some_and(|user| user != 0 && user != own)
+}
+
+/// Binds the file that stands in for a daemon's name, in the gateway's directory: only root and the
+/// gateway's user can make one there. One that nobody has any more is replaced.
+fn bind_file(socket: c_int, family: AddressFamily, local: &End) -> Result<(), c_int> {
+    let mut text = [0; ends::NAME];
+    let count = ends::name(local.port, Some((family, &local.address)), &mut text);
+    let (file, length) = fallback_socket::address(&text[..count]).ok_or(libc::EADDRINUSE)?;
+    let address = (&raw const file).cast::<sockaddr>();
+    let probe = unix()?;
+    // SAFETY: the address is valid for its length, and its path ends with a zero byte.
+    unsafe {
+        let reached = check(next::connect()(probe, address, length));
+        gateway::close(probe);
+        match reached {
+            Err(libc::ECONNREFUSED) => drop(check(libc::unlink(file.sun_path.as_ptr()))),
+            Err(libc::ENOENT) => {}
+            // Another daemon has it, or it is not ours to look at.
+            Ok(_) | Err(_) => return Err(libc::EADDRINUSE),
+        }
+        check(next::bind()(socket, address, length)).map_err(|_| libc::EADDRINUSE)?;
+    }
+    fallback_socket::give_to_gateway(&file);
     Ok(())
 }
 
@@ -203,22 +249,55 @@ pub(super) unsafe fn send(
     if sent < 0 { sent } else { sent - HEADER }
 }
 
-/// A full queue is waited for a little, and then is what UDP says of one.
+/// Waits a little for room in a full queue, whether the program's socket blocks or not: a UDP
+/// socket hardly ever has none, and programs take `EAGAIN` for a message lost. Without room by then
+/// it is `ENOBUFS`, as UDP says.
 ///
 /// # Safety
 /// The message is as it says.
 unsafe fn patiently(descriptor: c_int, message: &msghdr, flags: c_int) -> ssize_t {
-    let flags = flags & libc::MSG_MORE | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    for _ in 0..PATIENCE {
-        // SAFETY: by this function's contract.
-        let sent = unsafe { next::sendmsg()(descriptor, &raw const *message, flags) };
-        if sent >= 0 || errno::last() != libc::EAGAIN {
-            return sent;
-        }
-        // SAFETY: no descriptors are passed.
-        unsafe { libc::poll(std::ptr::null_mut(), 0, 1) };
+    let flags = flags & libc::MSG_MORE | libc::MSG_NOSIGNAL;
+    // SAFETY: by this function's contract.
+    let sent = unsafe { next::sendmsg()(descriptor, message, flags | libc::MSG_DONTWAIT) };
+    if sent >= 0 || errno::last() != libc::EAGAIN {
+        return sent;
     }
-    errno::fail_length(libc::ENOBUFS)
+    let Ok(waiting) = waiting_socket() else { return errno::fail_length(libc::ENOBUFS) };
+    // SAFETY: by this function's contract.
+    let result = unsafe { in_line(waiting, message, flags) };
+    gateway::close(waiting);
+    result.unwrap_or_else(errno::fail_length)
+}
+
+/// A socket that blocks for 100 ms: the kernel lets its owner wait in line for room, where
+/// somebody floods the gateway's name. Who only looks now and then finds the queue full each time.
+fn waiting_socket() -> Result<c_int, c_int> {
+    let (socket, patience) = (unix()?, timeval { tv_sec: 0, tv_usec: PATIENCE });
+    // SAFETY: the value is valid for its length.
+    let result = unsafe {
+        let value = (&raw const patience).cast();
+        next::setsockopt()(socket, libc::SOL_SOCKET, libc::SO_SNDTIMEO, value, TIME)
+    };
+    check(result).map(|_| socket).inspect_err(|_| gateway::close(socket))
+}
+
+/// Sends by a socket that waits.
+///
+/// # Safety
+/// The message is as it says.
+unsafe fn in_line(waiting: c_int, message: &msghdr, flags: c_int) -> Result<ssize_t, c_int> {
+    for _ in 0..INTERRUPTIONS {
+        // SAFETY: by this function's contract.
+        let sent = unsafe { next::sendmsg()(waiting, message, flags) };
+        match errno::last() {
+            _ if sent >= 0 => return Ok(sent),
+            // A socket that does not block is never interrupted.
+            libc::EINTR => {}
+            libc::EAGAIN => return Err(libc::ENOBUFS),
+            errno => return Err(errno),
+        }
+    }
+    Err(libc::ENOBUFS)
 }
 
 /// Fills in a received message's source and control messages.

@@ -5,6 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
+mod flood;
 mod ip;
 mod manners;
 mod restart;

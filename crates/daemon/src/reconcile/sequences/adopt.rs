@@ -45,7 +45,7 @@ impl SequenceStore {
                 let from = sa.highest_received();
                 let edge = from.saturating_add(ahead).max(sa.reserved_to_receive());
                 self.note_received(state, ReceivedBefore { from, edge });
-                self.pending.push((Arc::clone(sa), NumberGrant::Received(edge)));
+                self.pending.push(sa, NumberGrant::Received(edge));
             }
         }
         self.commit()

@@ -16,6 +16,7 @@ use super::{
     iv_prefixes::{Draw, IvPrefixes},
     journal::{self, Contents, Journal, Record, StoreId},
     memory::{RunFile, WitnessStorage},
+    pending_grants::PendingGrants,
     received::ReceivedBefore,
     sent::SentNumbers,
     witness::{self, Left, ReceivedNumbers, Witness},
@@ -129,7 +130,7 @@ impl SequenceStore {
             settled: Vec::new(),
             recallable: Vec::new(),
             forgotten: Vec::new(),
-            pending: Vec::new(),
+            pending: PendingGrants::default(),
             watched: VecDeque::new(),
             no_prefix: None,
         };

@@ -92,7 +92,7 @@ impl SequenceStore {
     /// Ends a state that is no longer in the databases: it hands out no number any more, and its
     /// last one is remembered.
     pub(super) fn settle(&mut self, sa: &Sa) -> u64 {
-        self.pending.retain(|(pending, _)| !pending.is_same(sa));
+        self.pending.withdraw(sa);
         let last = sa.sequence().close();
         if !sends(sa) {
             return last;

@@ -68,7 +68,7 @@ impl SequenceStore {
         // A state that has received nothing counts on so many, and needs no memory for it; but its
         // device has to be told.
         if (start, edge) != (0, FIRST_RESERVED) || sa.device_counts() {
-            self.pending.push((Arc::clone(sa), NumberGrant::Received(edge)));
+            self.pending.push(sa, NumberGrant::Received(edge));
         }
     }
 
@@ -126,11 +126,11 @@ impl SequenceStore {
         let (from, edge) = match moved {
             None => return,
             Some(EdgeMove::Ahead(edge)) => {
-                self.pending.push((Arc::clone(sa), NumberGrant::Received(edge)));
+                self.pending.push(sa, NumberGrant::Received(edge));
                 (sa.highest_received(), edge)
             }
             Some(EdgeMove::Back(edge)) => {
-                self.pending.push((Arc::clone(sa), NumberGrant::Received(edge)));
+                self.pending.push(sa, NumberGrant::Received(edge));
                 (sa.highest_received(), edge)
             }
         };
@@ -145,7 +145,7 @@ impl SequenceStore {
         }
         self.sent.reserve(state, highest, begun);
         self.journal.note(Record::Sent(state, highest));
-        self.pending.push((Arc::clone(sa), NumberGrant::Sent(highest)));
+        self.pending.push(sa, NumberGrant::Sent(highest));
     }
 
     /// Draws the prefix of numbers with an upper half, none of which is reserved yet.

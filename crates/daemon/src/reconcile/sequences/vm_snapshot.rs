@@ -60,7 +60,7 @@ impl SequenceStore {
         sa.replay().reserve(edge);
         // One that has received nothing needed no grant when it was admitted.
         if own == FIRST_RESERVED {
-            self.pending.push((Arc::clone(sa), NumberGrant::Received(own)));
+            self.pending.push(sa, NumberGrant::Received(own));
         }
     }
 }

@@ -57,9 +57,43 @@ fn policies(database: &Database) -> Vec<Policy> {
 }
 
 fn text(lines: &str, others: SyncOthers) -> WholeText {
-    let bytes = zeroize::Zeroizing::new(lines.as_bytes().to_vec());
+    let bytes = Zeroizing::new(lines.as_bytes().to_vec());
     let (source, course) = ("FILE".to_owned(), SyncCourse::Apply);
     WholeText { request: SyncRequest { source, bytes: 0, course, others }, bytes }
+}
+
+/// The same states by name, each with another window, other limits, or all that another state has
+/// but perhaps the keys.
+fn varied(database: &Database, seed: u64) -> Database {
+    let (mut there, mut rng) = (fresh(), Rng::new(seed));
+    there.apply(NOW, |change| {
+        for now in states(database) {
+            let _refused = change.add_sa(variation(now, &mut rng));
+        }
+    });
+    there
+}
+
+fn variation(now: SaConfig, rng: &mut Rng) -> SaConfig {
+    let same_family =
+        |other: &SaConfig| other.id.destination.is_ipv4() == now.id.destination.is_ipv4();
+    let mut any = std::iter::repeat_with(|| arbitrary::state(rng));
+    let other = any.find(same_family).expect("either family comes");
+    match rng.below(4) {
+        0 if now.replay.window > 0 => now.with_replay_window(other.replay.window.max(1)),
+        0 | 1 => SaConfig { limits: other.limits, ..now },
+        2 => SaConfig { id: now.id, mark: now.mark, ..other },
+        _ => SaConfig { id: now.id, mark: now.mark, transform: now.transform, ..other },
+    }
+}
+
+/// What a text asks for, read to its end.
+fn plan(text: WholeText, running: &Database) -> Result<Difference, Vec<String>> {
+    let mut reading = SyncReading::begin(ClientId(0), text, running, fresh())?;
+    while !reading.is_over() {
+        reading.read_on();
+    }
+    reading.difference(running)
 }
 
 /// Does what the lines say; what is told.
@@ -68,7 +102,7 @@ fn sync(
     lines: &str,
     others: SyncOthers,
 ) -> Result<Vec<String>, Vec<String>> {
-    let difference = plan(&text(lines, others), running, fresh())?;
+    let difference = plan(text(lines, others), running)?;
     let told = difference.lines();
     running.apply(NOW, |change| difference.carry_out(change)).map_err(|(line, _)| vec![line])?;
     Ok(told)
@@ -100,6 +134,18 @@ proptest! {
         }
     }
 
+    /// Whatever a line of a state that is there says otherwise: it is done at once, and then done.
+    #[test]
+    fn second_sync_of_changed_states_finds_nothing_left(seeds: (u64, u64)) {
+        let mut here = database(seeds.0, 12);
+        let there = varied(&here, seeds.1);
+        let lines = saved(&there);
+        sync(&mut here, &lines, SyncOthers::Keep).unwrap();
+        prop_assert_eq!(sync(&mut here, &lines, SyncOthers::Keep).unwrap(), Vec::<String>::new());
+        sync(&mut here, &lines, SyncOthers::Remove).unwrap();
+        prop_assert_eq!(all(&here), all(&there));
+    }
+
     #[test]
     fn sync_makes_any_databases_the_texts(seeds: (u64, u64), shared: u64) {
         let mut here = database(seeds.0, 8);
@@ -118,6 +164,17 @@ proptest! {
 const STATE: &str = "state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x101 mode tunnel \
                      aead rfc4106(gcm(aes)) 0x0101010101010101010101010101010101010101 128\n";
 const POLICY: &str = "policy add src 10.1.0.0/16 dst 10.2.0.0/16 dir in\n";
+
+#[test]
+fn window_of_an_extended_state_is_changed_once() {
+    let line = |window| STATE.replace("mode", &format!("replay-window {window} flag esn mode"));
+    let mut here = fresh();
+    sync(&mut here, &line(32), SyncOthers::Remove).unwrap();
+    let told = sync(&mut here, &line(1024), SyncOthers::Remove).unwrap();
+    assert!(told[0].ends_with("(goes on)"), "{told:?}");
+    assert_eq!(states(&here)[0].replay.window, 1024);
+    assert_eq!(sync(&mut here, &line(1024), SyncOthers::Remove).unwrap(), Vec::<String>::new());
+}
 
 #[test]
 fn what_a_text_does_not_say_goes_or_stays() {
@@ -190,4 +247,46 @@ fn files_own_by_name_what_they_owned_before() {
         .collect();
     assert_eq!(of_files, [0x101]);
     assert!(here.current().spd.iter().all(|entry| owned.has_policy(entry)));
+}
+
+/// Faults have the places that they have in the whole text, and parts end with whole commands.
+#[test]
+fn text_is_read_in_parts_as_one() {
+    let aead = &STATE[STATE.find("aead").unwrap()..];
+    let ends = "src 192.0.2.1 dst 192.0.2.2 proto esp";
+    let line = |spi: u32| format!("state add {ends} \\\n spi {spi:#x} \\ \n mode tunnel {aead}");
+    let right: String = (0x1000..0x2000).map(line).collect();
+    let mut reading =
+        SyncReading::begin(ClientId(0), text(&right, SyncOthers::Remove), &fresh(), fresh())
+            .unwrap();
+    let mut parts = 0;
+    while !reading.is_over() {
+        reading.read_on();
+        parts += 1;
+    }
+    let least = right.len() / PART;
+    assert!((least..=least + 1).contains(&parts), "{parts} parts of {} bytes", right.len());
+    let steps = reading.difference(&fresh()).unwrap().lines();
+    assert_eq!(steps.len(), 0x1000);
+    let lines = right.lines().count();
+    let twice = STATE.replace("0x101", "0x1001");
+    let wrong = [&right, "state list\n", STATE, "\n", &twice].concat();
+    let faults = sync(&mut fresh(), &wrong, SyncOthers::Remove).unwrap_err();
+    assert!(faults[0].starts_with(&format!("FILE:{}: `state list`", lines + 1)), "{faults:?}");
+    assert!(faults[1].starts_with(&format!("FILE:{}: ", lines + 4)), "{faults:?}");
+    let wrong = [&right, "policy add dir\n"].concat();
+    let faults = sync(&mut fresh(), &wrong, SyncOthers::Remove).unwrap_err();
+    assert!(faults[0].starts_with(&format!("FILE:{}:", lines + 1)), "{faults:?}");
+}
+
+/// What somebody tells a gateway while a text is read is not taken back by what that leaves alone.
+#[test]
+fn defaults_told_meanwhile_stay_where_the_text_changes_others() {
+    let mut here = fresh();
+    let lines = text("policy setdefault in block\n", SyncOthers::Remove);
+    let mut reading = SyncReading::begin(ClientId(0), lines, &here, fresh()).unwrap();
+    sync(&mut here, "policy setdefault out block\n", SyncOthers::Keep).unwrap();
+    reading.read_on();
+    let told = reading.difference(&here).unwrap().lines();
+    assert_eq!(told, ["~ policy setdefault in block fwd accept out block"]);
 }

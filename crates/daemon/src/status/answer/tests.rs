@@ -42,7 +42,8 @@ fn wrong_cursor_is_refused() {
         std::path::Path::new("x"),
         &crate::config::Config::parse("test", "").unwrap(),
     );
-    let mut sources = Sources::new(database.published(), identity, Settings::default(), now(), &[]);
+    let mut sources =
+        Sources::new(database.published(), identity, Settings::default(), now(), (&[], &[]));
     let mut ask = |after: &str| {
         let query = StatusQuery { after: Some(after.to_owned()), ..StatusQuery::default() };
         sources.answer(&StatusRequest::Status(query), &posted(Post::default()), Access::Full)

@@ -55,6 +55,7 @@ impl Site {
             settings: Settings::default(),
             started: now(),
             feeds: vec![DropFeed::of(&worker)],
+            earlier: Vec::new(),
             group: None,
             control: poller.waker(),
             listener,
@@ -292,30 +293,78 @@ fn capture_ends_with_its_client() {
     }
 }
 
+/// A server whose turns the test takes.
+struct TurnByTurn {
+    address: SocketAddr,
+    server: Server,
+    board: Board,
+}
+
+impl TurnByTurn {
+    fn new() -> Self {
+        let number = NAMES.fetch_add(1, Ordering::Relaxed);
+        let name = format!("uxfrm-test/status/{}/{number}", std::process::id());
+        let address = SocketAddr::from_abstract_name(name).unwrap();
+        let listener = UnixListener::bind_addr(&address).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let database = Database::new(Backend::Portable, 1);
+        let config = Config::parse("test", "").unwrap();
+        let identity = identity(std::path::Path::new("/etc/test.toml"), &config);
+        let settings = Settings::default();
+        let sources = Sources::new(database.published(), identity, settings, now(), (&[], &[]));
+        let (rested, _never) = std::sync::mpsc::channel();
+        let (readers, poller) = (Readers::new(None), Poller::new().unwrap());
+        let board = Board::new(Poller::new().unwrap().waker());
+        let server = Server::new(listener, poller, readers, sources, rested).unwrap();
+        Self { address, server, board }
+    }
+
+    fn connect(&self) -> UnixStream {
+        let client = UnixStream::connect_addr(&self.address).unwrap();
+        client.set_nonblocking(true).unwrap();
+        client
+    }
+
+    /// A turn, and the control thread's answer to what it asked.
+    fn turn(&mut self) {
+        self.server.turn(Order::Serve, &self.board).unwrap();
+        if self.board.is_asked() {
+            self.board.post(Post::default);
+        }
+    }
+}
+
+/// The lines that have come.
+fn lines(client: &UnixStream) -> usize {
+    let (mut some, mut count) = (vec![0; 1 << 16], 0);
+    while let Ok(length @ 1..) = (&*client).read(&mut some) {
+        count += some[..length].iter().filter(|byte| **byte == b'\n').count();
+    }
+    count
+}
+
 #[test]
 fn endless_refusals_are_answered_between_those_of_others() {
-    let site = Site::new().serve();
-    let nonsense: Vec<_> = (0..4).map(|_| site.connect()).collect();
-    let ends = &AtomicBool::new(false);
-    thread::scope(|scope| {
-        for client in &nonsense {
-            client.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-            client.set_write_timeout(Some(Duration::from_millis(50))).unwrap();
-            scope.spawn(move || {
-                while !ends.load(Ordering::Relaxed) {
-                    let _full = (&*client).write_all(&b"?\n".repeat(2_000));
-                }
-            });
-            scope.spawn(move || {
-                let mut some = vec![0; 1 << 16];
-                while !ends.load(Ordering::Relaxed) {
-                    let _slow = (&*client).read(&mut some);
-                }
-            });
-        }
-        for _ in 0..20 {
-            assert_eq!(site.counters().age_seconds, 0);
-        }
-        ends.store(true, Ordering::Relaxed);
-    });
+    const NONSENSE: usize = 20_000;
+    let mut site = TurnByTurn::new();
+    let (endless, other) = (site.connect(), site.connect());
+    (&endless).write_all(&b"?\n".repeat(NONSENSE)).unwrap();
+    site.turn();
+    (&other).write_all(&StatusRequest::Counters.to_line()).unwrap();
+    let (mut refused, mut turns) = (lines(&endless), 0);
+    while lines(&other) == 0 {
+        turns += 1;
+        assert!(turns < 10, "the other client does not get its turn");
+        site.turn();
+        refused += lines(&endless);
+    }
+    // A refusal is two steps: a request read, an answer sent.
+    let most = (turns + 1) * share::answers_a_turn(Access::Full);
+    assert!((1..=most).contains(&refused), "{refused} refusals in {turns} turns");
+    while refused < NONSENSE {
+        site.turn();
+        let more = lines(&endless);
+        assert!(more > 0, "a client that asks on is not forgotten");
+        refused += more;
+    }
 }
