@@ -1,7 +1,9 @@
 """What `make packages` has made, beside what test_packages.py sees: the .rpm has the .deb's files, the
-sums are right, and the image carries traffic with two capabilities. Run by `make test-packages`.
+sums are right, and the image carries traffic with two capabilities and serves HTTP with none. Run by
+`make test-packages`.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -20,6 +22,7 @@ from gateway import configuration
 from namespace import veth
 from pluto import SECRET
 from test_packages import swanctl_conf
+from test_web import UnixConnection
 from topology import HERE, THERE
 
 PACKAGES = pathlib.Path(os.environ["UXFRM_PACKAGES"]).resolve()
@@ -57,27 +60,30 @@ def test_the_rpm_has_the_files_of_the_deb():
 class Container:
     """The image under runc, in a network namespace that is there."""
 
-    def __init__(self, directory, namespace, etc):
-        self.name = f"{namespace.name}-container"
+    def __init__(self, directory, namespace, words, ready, user=0, capabilities=(), volumes=()):
+        directory.mkdir()
+        self.name = f"{namespace.name}-{directory.name}"
         self.bundle = directory
         unpack(only("*.oci.tar"), directory / "rootfs")
         output("runc", "spec", "--bundle", directory)
         spec = json.loads((directory / "config.json").read_text())
-        (directory / "config.json").write_text(json.dumps(self._with(spec, namespace, etc)))
+        spec["process"]["args"] = ["/usr/bin/uxfrm", *words]
+        spec["process"]["user"] = {"uid": user, "gid": user}
+        spec["process"]["capabilities"] = {kind: list(capabilities) for kind in ("bounding", "effective", "permitted")}
+        for place, (source, access) in volumes:
+            spec["mounts"].append({"destination": place, "type": "bind", "source": str(source), "options": ["bind", access]})
+        (directory / "config.json").write_text(json.dumps(self._with(spec, namespace)))
         self.log = open(directory / "log", "w+")
         self._runc = ["runc", "--root", directory / "state"]
         words = [*self._runc, "run", "--bundle", directory, self.name]
         self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
-        patience.wait_for(lambda: "uxfrm: ready" in self.said(), self.said)
+        patience.wait_for(lambda: ready in self.said(), self.said)
 
     @staticmethod
-    def _with(spec, namespace, etc):
-        process, linux = spec["process"], spec["linux"]
-        process["terminal"] = False
-        process["args"] = ["/usr/bin/uxfrm", "run", "/etc/uxfrm/config.toml"]
-        process["capabilities"] = {kind: CAPABILITIES for kind in ("bounding", "effective", "permitted")}
+    def _with(spec, namespace):
+        linux = spec["linux"]
+        spec["process"]["terminal"] = False
         spec["root"]["readonly"] = False
-        spec["mounts"].append({"destination": "/etc/uxfrm", "type": "bind", "source": str(etc), "options": ["bind", "ro"]})
         tun = {"path": "/dev/net/tun", "type": "c", "major": 10, "minor": 200, "fileMode": 0o666}
         linux["devices"] = [tun]
         linux["resources"] = {"devices": [{"allow": True, "access": "rwm"}]}
@@ -127,13 +133,33 @@ def test_the_image_carries_traffic_with_two_capabilities(uxfrm, hosts, tmp_path)
     etc.mkdir()
     (etc / "x.batch").write_text("\n".join(association.lines(HERE, THERE)) + "\n")
     text = configuration(1400, "x.batch", "auto").replace('sequences = "sequences"', "")
-    (etc / "config.toml").write_text(text)
-    container = Container(tmp_path, left, etc)
+    (etc / "config.toml").write_text(text + '\n[status]\ngroup = "uxfrm-web"\n')
+    run = ["run", "/etc/uxfrm/config.toml"]
+    container = Container(tmp_path / "gateway", left, run, "uxfrm: ready", capabilities=CAPABILITIES, volumes=[("/etc/uxfrm", (etc, "ro"))])
     hosts.callback(container.close)
     left.ping(HERE.inner[4], THERE.inner[4])
     assert "XfrmInError" in container.uxfrm("stat")
     assert container.uxfrm("--version").startswith("uxfrm ")
     assert int(peer.statistics().get("XfrmInNoStates", 0)) == 0
+    # A second container of the same network, as a user of the image and without any capability.
+    user = web_user(container)
+    place = tmp_path / "socket"
+    place.mkdir()
+    os.chown(place, user, user)
+    serve = ["web", "--socket", "/run/uxfrm-web/web.sock"]
+    web = Container(tmp_path / "web", left, serve, "listening at", user, volumes=[("/run/uxfrm-web", (place, "rw"))])
+    hosts.callback(web.close)
+    with contextlib.closing(UnixConnection(place / "web.sock")) as connection:
+        connection.request("GET", "/api/v1/status")
+        answer = connection.getresponse()
+        told = json.loads(answer.read())
+    assert answer.status == 200 and told["totals"]["up"] == 1, told
+
+
+def web_user(container):
+    """The number of the image's user."""
+    lines = (container.bundle / "rootfs/etc/passwd").read_text().splitlines()
+    return next(int(line.split(":")[2]) for line in lines if line.startswith("uxfrm-web:"))
 
 
 def test_setup_under_systemd_and_what_may_happen_then(hosts):
