@@ -20,7 +20,7 @@ SUITE = "bookworm"
 BASIC = ("iproute2", "iputils-ping", "nftables")
 STRONGSWAN = (*BASIC, "charon-systemd", "strongswan-swanctl")
 LIBRESWAN = (*BASIC, "libreswan")
-SYSTEMD = (*STRONGSWAN, "systemd", "dbus", "apparmor")
+SYSTEMD = (*STRONGSWAN, "systemd", "dbus", "apparmor", "curl", "udev", "kmod")
 # In the network namespace that it is called in.
 ENTER = 'mount -t proc proc "$0/proc" && mount -t sysfs sysfs "$0/sys" && exec chroot "$0" "$@"'
 # systemd as the first process of its own namespaces but the network's; /sys is read-only as in any container.
