@@ -23,7 +23,7 @@ use tokio::task::JoinHandle;
 use crate::answers::GatewayAnswers;
 use crate::api::{Query, misfit, wrong};
 use crate::problem::{Problem, ProblemKind};
-pub use change::{ChangedTunnel, GatewayTurn, Heartbeat, MissedEvents, TurnKind};
+pub use change::{ChangedTunnel, GatewayTurn, Heartbeat, MissedEvents, ServerSentEvent, TurnKind};
 pub use watch::{GatewayNews, TunnelWatch};
 
 /// Streams at a time.
@@ -77,7 +77,7 @@ pub(crate) fn router(answers: &GatewayAnswers) -> Router<GatewayAnswers> {
 /// (`GatewayTurn`). `heartbeat`: each five seconds (`Heartbeat`). `missed`: the listener was too
 /// slow for so many events (`MissedEvents`).
 #[utoipa::path(get, path = "/api/v1/events", params(ListenParameters), tag = "gateway", responses(
-    (status = 200, description = "Events, until the client goes", content_type = "text/event-stream", body = String),
+    (status = 200, description = "Events, until the client goes", content_type = "text/event-stream", body = ServerSentEvent),
     crate::openapi::Problems
 ))]
 #[expect(dead_code, reason = "for the OpenAPI document alone; the route has its state in itself")]
