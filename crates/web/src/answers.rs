@@ -6,7 +6,7 @@
 //! place. How much memory answers take together is bounded, also of those that slow clients still
 //! read.
 
-mod waiting;
+mod waiting_places;
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -31,7 +31,7 @@ use uxfrm_status::workers::WorkerReport;
 
 use crate::access::Client;
 use crate::source::Source;
-use waiting::{WaitingPlace, WaitingRequests};
+use waiting_places::{WaitingPlace, WaitingRequests};
 
 /// For how long an answer is given to others who ask the same.
 const FRESH: Duration = Duration::from_millis(250);

@@ -64,10 +64,10 @@ pub(crate) async fn metrics(
 }
 
 /// An answer to each of [`Figures::requests`].
-type Told = [Arc<GatewayAnswer>; 4];
+type PageAnswers = [Arc<GatewayAnswer>; 4];
 
 /// What the gateway answers to all that a page needs.
-async fn told(answers: &GatewayAnswers, tunnels: u32) -> Result<Told, Error> {
+async fn told(answers: &GatewayAnswers, tunnels: u32) -> Result<PageAnswers, Error> {
     let [status, counters, devices, workers] = Figures::requests(tunnels);
     Ok([
         answers.ask(status).await?,
@@ -77,7 +77,7 @@ async fn told(answers: &GatewayAnswers, tunnels: u32) -> Result<Told, Error> {
     ])
 }
 
-fn figures(told: Option<Told>) -> Figures {
+fn figures(told: Option<PageAnswers>) -> Figures {
     let figures = told.and_then(|[status, counters, devices, workers]| {
         let (status, counters) = (status.status()?.clone(), counters.counters()?.clone());
         let (devices, workers) = (devices.drop_tallies()?.clone(), workers.workers()?.clone());
