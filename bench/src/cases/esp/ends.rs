@@ -72,6 +72,27 @@ impl TunnelEnds {
         })
     }
 
+    /// Has policies of both ends drop whatever they look at. Inbound these look at packets that no
+    /// state has decapsulated, so the sender's let them leave plain.
+    pub(super) fn block(&mut self) -> anyhow::Result<()> {
+        let sender = match self.ends.hub {
+            TestDirection::Out => Action::Block,
+            TestDirection::In => Action::Allow,
+        };
+        let ends = &self.ends;
+        let changed = |direction, action| -> anyhow::Result<Policy> {
+            let policy = ends.policy(0, direction)?;
+            Ok(Policy { priority: Priority(1), action, templates: Vec::new(), ..policy })
+        };
+        let update = |end: &mut TunnelEnd, policy: Policy| {
+            end.database.apply(NOW, |change| change.update_policy(policy).map(drop))
+        };
+        update(&mut self.sender, changed(Direction::Out, sender)?)?;
+        update(&mut self.receiver, changed(Direction::In, Action::Block)?)?;
+        update(&mut self.receiver, changed(Direction::Forward, Action::Block)?)?;
+        Ok(())
+    }
+
     /// A worker of each end, with packets of some flows.
     pub(super) fn worker_pair(&self, flows: Range<usize>) -> anyhow::Result<WorkerPair> {
         let (sender, receiver) = (self.sender.worker()?, self.receiver.worker()?);

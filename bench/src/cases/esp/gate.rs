@@ -4,7 +4,7 @@
 use anyhow::Context;
 
 use super::ends::{EndWorker, TunnelEnds};
-use super::measurement::Measurement;
+use super::measurement::{Measurement, PacketFate};
 use super::plan::{EspCase, EspMode, EspSetup, WINDOW};
 use crate::direction::TestDirection;
 use crate::report::Case;
@@ -12,7 +12,7 @@ use crate::report::Case;
 /// Packets whose instructions are counted.
 pub const PACKETS: usize = 1024;
 
-/// The paths by name: direction, mode, bytes, SAs, batch.
+/// The paths by name: direction, mode, bytes, SAs, batch; `drop` where a policy drops all.
 pub const PATHS: &[&str] = &[
     "out-tunnel4-64-1-256",
     "out-tunnel4-64-1-1",
@@ -26,6 +26,8 @@ pub const PATHS: &[&str] = &[
     "in-tunnel6-64-1-256",
     "in-transport4-64-1-256",
     "in-tunnel4_udp-64-1-256",
+    "out-tunnel4-64-1-256-drop",
+    "in-tunnel4-64-1-256-drop",
 ];
 
 /// Sends [`PACKETS`] packets down a path within calls of `counted`, after twice as many that are
@@ -35,8 +37,12 @@ pub const PATHS: &[&str] = &[
 /// An unknown path, or SAs that can't be made.
 pub fn walk(path: &str) -> anyhow::Result<()> {
     let unknown = || format!("no path \"{path}\": there are {}", PATHS.join(", "));
+    let (way, fate) = match path.strip_suffix("-drop") {
+        Some(way) => (way, PacketFate::Dropped),
+        None => (path, PacketFate::Passed),
+    };
     let [direction, mode, bytes, sas, batch] =
-        path.split('-').collect::<Vec<_>>().try_into().ok().with_context(unknown)?;
+        way.split('-').collect::<Vec<_>>().try_into().ok().with_context(unknown)?;
     let mode = mode.replace('_', "-");
     let mode = EspMode::ALL.into_iter().find(|known| known.name() == mode);
     let mode = mode.with_context(unknown)?;
@@ -45,8 +51,12 @@ pub fn walk(path: &str) -> anyhow::Result<()> {
     let direction = if direction == "in" { TestDirection::In } else { TestDirection::Out };
     let (bytes, batch) = (bytes.parse()?, batch.parse()?);
     let esp_case = EspCase { case: Case::new(), direction, bytes, batch, mode, transform };
-    let mut pair = TunnelEnds::new(&setup, direction)?.worker_pair(0..setup.sas)?;
-    let mut measurement = Measurement::new(esp_case);
+    let mut ends = TunnelEnds::new(&setup, direction)?;
+    if fate == PacketFate::Dropped {
+        ends.block()?;
+    }
+    let mut pair = ends.worker_pair(0..setup.sas)?;
+    let mut measurement = Measurement::expecting(esp_case, fate);
     // 8 times as many packets as a flow cache needs to hold its flows.
     measurement.walk(&mut pair, 2 * PACKETS, |measurement, end| {
         measurement.pass(end, direction);

@@ -25,8 +25,16 @@ pub(super) struct Baseline {
     copies: Vec<[u8; 2048]>,
 }
 
+/// What becomes of all packets of a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PacketFate {
+    Passed,
+    Dropped,
+}
+
 pub(super) struct Measurement {
     esp_case: EspCase,
+    fate: PacketFate,
     stages: Option<Stages>,
     incoming: Ring,
     outgoing: Ring,
@@ -62,6 +70,7 @@ impl Measurement {
         }
         Self {
             esp_case,
+            fate: PacketFate::Passed,
             stages: None,
             incoming,
             outgoing: Ring::new(),
@@ -70,6 +79,11 @@ impl Measurement {
             sample: Samples::default(),
             floor: Samples::default(),
         }
+    }
+
+    /// All packets have to come to this.
+    pub(super) fn expecting(esp_case: EspCase, fate: PacketFate) -> Self {
+        Self { fate, ..Self::new(esp_case) }
     }
 
     /// Also measures each stage.
@@ -120,14 +134,15 @@ impl Measurement {
     ) -> anyhow::Result<()> {
         for _ in 0..packets / ROOM {
             self.feed(pair);
-            pass(
-                self,
-                match self.esp_case.direction {
-                    TestDirection::Out => &mut pair.sender,
-                    TestDirection::In => &mut pair.receiver,
-                },
-            );
-            self.take_back()?;
+            let end = match self.esp_case.direction {
+                TestDirection::Out => &mut pair.sender,
+                TestDirection::In => &mut pair.receiver,
+            };
+            pass(self, end);
+            match self.fate {
+                PacketFate::Passed => self.take_back()?,
+                PacketFate::Dropped => self.replace_dropped(end)?,
+            }
         }
         Ok(())
     }
@@ -137,6 +152,15 @@ impl Measurement {
         ensure!(self.outgoing.len() == ROOM, "{} of {ROOM} packets came out", self.outgoing.len());
         for packet in self.outgoing.drain() {
             self.incoming.push(packet);
+        }
+        Ok(())
+    }
+
+    /// Fills the incoming port anew from where dropped buffers went; none may have come out.
+    fn replace_dropped(&mut self, end: &mut EndWorker) -> anyhow::Result<()> {
+        ensure!(self.outgoing.len() == 0, "{} of {ROOM} packets came out", self.outgoing.len());
+        for _ in 0..ROOM {
+            self.incoming.push(end.pool.take(uxfrm_packet::SizeClass::Packet));
         }
         Ok(())
     }
