@@ -79,7 +79,9 @@ class CleanRoot:
         os.chmod(self.path / "dev/net/tun", 0o666)
 
     def boot(self):
-        """systemd runs in it from now on."""
+        """systemd runs in it from now on. It has no terminal to log in at."""
+        for unit in ("console-getty.service", "getty@tty1.service"):
+            (self.path / "etc/systemd/system" / unit).symlink_to("/dev/null")
         apart = ["unshare", "--mount", "--pid", "--uts", "--ipc", "--cgroup", "--fork", "--kill-child"]
         command = ["ip", "netns", "exec", self._namespace.name, *apart, "sh", "-euc", BOOT, str(self.path)]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
