@@ -4,7 +4,6 @@
 //! Exit code: 0 the packet leaves in ESP or comes in, 1 it is dropped, waits or leaves plain, 2
 //! there is no answer: none of the gateway, or wrong words.
 
-mod dropped;
 pub(crate) mod query;
 mod text;
 
@@ -12,6 +11,7 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use uxfrm_control_client::stat;
+use uxfrm_status::dropped::DroppedPacket;
 use uxfrm_status::explanation::{FlowExplanation, FlowOutcome, FlowQuery, StepResult};
 
 use crate::{
@@ -19,7 +19,6 @@ use crate::{
     environment,
     exit_code::{UNASKED, UNWELL},
 };
-use dropped::DroppedPacket;
 
 /// Explains one packet.
 pub(crate) fn execute(options: &WhyOptions) -> anyhow::Result<ExitCode> {
@@ -38,7 +37,7 @@ pub(crate) fn execute(options: &WhyOptions) -> anyhow::Result<ExitCode> {
 
 fn explain(options: &WhyOptions) -> anyhow::Result<FlowExplanation> {
     environment::enter_namespace(options.namespace.netns.as_deref())?;
-    let dropped = options.drop.map(DroppedPacket::read).transpose()?;
+    let dropped = options.drop.map(read_dropped).transpose()?;
     let query: FlowQuery = match &dropped {
         Some(dropped) => dropped.query()?,
         None => query::parse(&options.words)?,
@@ -50,6 +49,11 @@ fn explain(options: &WhyOptions) -> anyhow::Result<FlowExplanation> {
         None => uxfrm_host_facts::tell_what_stops_it(&mut explanation),
     }
     Ok(explanation)
+}
+
+fn read_dropped(number: u64) -> anyhow::Result<DroppedPacket> {
+    let report = stat::read_drops(&DroppedPacket::request(number))?;
+    Ok(DroppedPacket::find(&report, number)?)
 }
 
 fn print(explanation: &FlowExplanation, options: &WhyOptions) -> anyhow::Result<()> {

@@ -175,11 +175,12 @@ impl Sources {
         Ok(status)
     }
 
-    /// The tunnels of a snapshot: those of the last answer, if nothing has changed since.
+    /// The tunnels of a snapshot, by those of the last answer as far as they hold.
     fn grouping(&mut self, snapshot: &Snapshot) -> Grouping {
-        let kept = self.grouping.take().map(|(grouping, _)| grouping);
-        let kept = kept.filter(|grouping| grouping.is_of(snapshot));
-        kept.unwrap_or_else(|| Grouping::of(snapshot, None))
+        match self.grouping.take() {
+            Some((grouping, _)) => grouping.renewed(snapshot),
+            None => Grouping::of(snapshot, None),
+        }
     }
 
     fn identity_now(&self, snapshot: &Snapshot, posted: &Posted) -> GatewayIdentity {
