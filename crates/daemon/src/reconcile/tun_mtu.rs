@@ -113,11 +113,16 @@ impl TunMtu {
 ///
 /// Of a chain of states the outermost alone counts: it takes more than the chain does.
 pub(crate) fn largest(sad: &Sad, own: &HostAddresses, paths: &LastingMtus) -> Option<u16> {
-    let inner = sad.iter().filter(|sa| leads_out(sa, own)).filter_map(|sa| {
-        let overhead = sa.overhead()?;
-        Some(overhead.inner_mtu(paths.to(sa.id().destination).into()))
-    });
-    inner.max().map(|most| u16::try_from(most).unwrap_or(u16::MAX))
+    let mut largest = None;
+    for sa in sad.iter().filter(|sa| leads_out(sa, own)) {
+        let Some(overhead) = sa.overhead() else { continue };
+        // A narrow path only takes less: most states need no look-up of theirs.
+        if largest.is_none_or(|most| overhead.inner_mtu(paths.usual.into()) > most) {
+            let mtu = paths.to(sa.id().destination);
+            largest = largest.max(Some(overhead.inner_mtu(mtu.into())));
+        }
+    }
+    largest.map(|most| u16::try_from(most).unwrap_or(u16::MAX))
 }
 
 fn leads_out(sa: &Sa, own: &HostAddresses) -> bool {
