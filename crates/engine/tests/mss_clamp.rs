@@ -1,5 +1,5 @@
-//! TCP's SYNs whose MSS is lowered to what fits into tunnels, and from where senders hear of packets
-//! that are too big.
+//! TCP's SYNs whose MSS is lowered to what fits into tunnels, and from where senders hear of
+//! packets that are too big.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -134,7 +134,7 @@ fn host_answers_senders_that_no_policy_is_for() {
     let told = answer(&mut pair.left);
     assert!(pair.left.worker.host_may_answer(&told));
     assert!(!pair.left.worker.host_may_answer(&PacketBuf::from_slice(b"no IP")));
-    // The sender is behind a tunnel itself: the answer goes as its packet's destination would send it.
+    // The sender is behind a tunnel itself: the answer is the destination's, and goes in there.
     let back = setup.policy(Direction::Out, PairDirection::RightToLeft);
     pair.left.add_policy(back);
     assert!(!pair.left.worker.host_may_answer(&told));

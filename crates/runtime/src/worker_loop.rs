@@ -10,9 +10,9 @@
 //! wait for SAs → 6 once a second housekeeping → 1.
 //!
 //! A port with more packets is readable again at once, so a busy port cannot starve the others. In
-//! 2 and 3 a standing queue slows a TCP sender down ([`Codel`]), and SYNs may announce less. With [devices](DevicePorts),
-//! packets that the engine hands over go to their threads, and so do whole packets from the
-//! network, before the engine sees them.
+//! 2 and 3 a standing queue slows a TCP sender down ([`Codel`]), and SYNs may announce less. With
+//! [devices](DevicePorts), packets that the engine hands over go to their threads, and so do whole
+//! packets from the network, before the engine sees them.
 
 use std::{
     io, slice,
@@ -298,8 +298,8 @@ impl WorkerLoop {
         self.answer_senders();
     }
 
-    /// Sends the ICMP errors of an outbound batch from an own address, where that can be; the others
-    /// stay for the host's port.
+    /// Sends the ICMP errors of an outbound batch from an own address, where that can be; the
+    /// others stay for the host's port.
     fn answer_senders(&mut self) {
         let Some(icmp) = self.icmp.as_ref().filter(|_| !self.out.host.is_empty()) else { return };
         let Self { worker, pool, out, .. } = self;

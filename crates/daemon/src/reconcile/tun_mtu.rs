@@ -15,8 +15,8 @@ use crate::{clock::now, config::Mtu, routes::LastingMtus};
 /// addrconf.c: addrconf_notify`).
 const LEAST: u16 = 1280;
 
-/// For so long another MTU has to be right before the TUN gets it: a state that goes before the next
-/// one comes changes nothing. The first one is there at once.
+/// For so long another MTU has to be right before the TUN gets it: a state that goes before the
+/// next one comes changes nothing. The first one is there at once.
 const SETTLED: Duration = Duration::from_secs(10);
 
 /// Looking through all states takes at most one part in so many of the control thread's time.

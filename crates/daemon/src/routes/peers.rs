@@ -45,8 +45,8 @@ pub(super) struct Peers {
     /// Where the way takes less than its device, or packets were refused as they were too long,
     /// and what the network takes towards there.
     narrow: PathMtus,
-    /// Where the kernel has learned what the network takes, and will forget it: what the entry takes
-    /// that leads there.
+    /// Where the kernel has learned what the network takes, and will forget it: what the entry
+    /// takes that leads there.
     learned: PathMtus,
     /// Whether workers have to be told.
     news: bool,
