@@ -68,9 +68,12 @@ pub struct Config {
 pub struct Host {
     /// Name of the TUN that is made at start and goes at the end; default `uxfrm0`.
     pub tun: TunName,
-    /// MTU of the TUN in bytes, 576 to 65535; default 1500. Packets that don't fit the path once
-    /// wrapped are answered by ICMP, so it need not be lowered for ESP.
+    /// MTU of the TUN: `auto`, or bytes, 576 to 65535; default `auto`: that of the largest packet
+    /// that fits into a tunnel in use, 1280 at least. Larger packets are answered by ICMP.
     pub mtu: Mtu,
+    /// Whether TCP's SYNs that go into a tunnel or come out of one have their MSS lowered to what
+    /// fits, for paths on which ICMP is lost; default false.
+    pub clamp_mss: bool,
     /// Whether the kernel is told to drop plain packets that the policies want protected: what
     /// comes in, and what would leave past the TUN, as from a socket that is bound to a device;
     /// default `auto`.

@@ -23,7 +23,7 @@ fn config_errors_name_place_and_expectation() {
         ),
         (
             "[host]\n tum = 'x'",
-            "c.toml:2:2: unknown field `tum`, expected one of `tun`, `mtu`, `guard`",
+            "c.toml:2:2: unknown field `tum`, expected one of `tun`, `mtu`, `clamp_mss`",
         ),
         ("[host]\nmtu = 100", "c.toml:2:7: an MTU of 100 bytes; it has to be from 576 to 65535"),
         (
@@ -31,7 +31,10 @@ fn config_errors_name_place_and_expectation() {
             "c.toml:2:7: \"sixteen-letters-\" can't be an interface's name",
         ),
         ("[host]\ntun = 'a/b'", "1 to 15 characters"),
-        ("[host]\nmtu = 'x'", "c.toml:2:7: invalid type: string \"x\", expected a whole number"),
+        (
+            "[host]\nmtu = 'x'",
+            "c.toml:2:7: invalid value: string \"x\", expected \"auto\" or a number of bytes",
+        ),
         ("[host]\nguard = 'on'", "unknown variant `on`, expected one of `auto`, `require`, `off`"),
         ("[wire]\ntable = 254", "c.toml:2:9: routing table 254 is the system's"),
         (

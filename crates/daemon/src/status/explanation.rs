@@ -3,7 +3,8 @@
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use uxfrm_engine::{
-    Action, Direction, DropReason, FlowKey, PolicyEntry, PolicyLookup, Sa, Settings, Snapshot, Spi,
+    Action, Direction, DropReason, FlowKey, MssClamp, PolicyEntry, PolicyLookup, Sa, Settings,
+    Snapshot, Spi,
     explain::{
         inbound::{InboundExplanation, InboundOutcome, ReceivedEsp, StateExplanation},
         outbound::{OutboundExplanation, OutboundOutcome, ProtectedPath},
@@ -11,6 +12,7 @@ use uxfrm_engine::{
         states::TemplateExplanation,
     },
 };
+use uxfrm_packet::{Version, mss};
 use uxfrm_status::{
     drops::DropAdvice,
     explanation::{
@@ -71,7 +73,7 @@ fn outbound(snapshot: &Snapshot, settings: &Settings, flow: &FlowKey) -> FlowExp
             (FlowOutcome::LeavesPlain, "leaves PLAIN: no policy protects it".to_owned())
         }
         OutboundOutcome::Protected(path) => {
-            steps.push(size_step(path, settings));
+            steps.push(size_step(path, settings, flow));
             steps.extend(traffic_step(snapshot, path));
             (FlowOutcome::LeavesProtected, protected_words(path))
         }
@@ -82,7 +84,7 @@ fn outbound(snapshot: &Snapshot, settings: &Settings, flow: &FlowKey) -> FlowExp
         OutboundOutcome::Dropped(reason) => (FlowOutcome::Dropped, dropped_words(*reason)),
     };
     let encapsulation = match &explained.outcome {
-        OutboundOutcome::Protected(path) => Some(encapsulation(path)),
+        OutboundOutcome::Protected(path) => Some(encapsulation(path, settings, flow)),
         OutboundOutcome::Plain | OutboundOutcome::Waits | OutboundOutcome::Dropped(_) => None,
     };
     let reason = match explained.outcome {
@@ -291,18 +293,30 @@ fn state_step(explained: &StateExplanation) -> FlowStep {
     }
 }
 
-fn size_step(path: &ProtectedPath, settings: &Settings) -> FlowStep {
+fn size_step(path: &ProtectedPath, settings: &Settings, flow: &FlowKey) -> FlowStep {
     let ProtectedPath { path_mtu, inner_mtu, overhead, ends, .. } = path;
-    let narrowed = settings.path_mtus.contains_key(&ends.1);
-    let learned = if narrowed { ", learned from a router" } else { "" };
-    FlowStep::new(
-        "size",
-        format!(
-            "up to {inner_mtu} bytes fit: {path_mtu} towards {}{learned}, less {overhead} for ESP; \
-             larger ones with DF are answered by ICMP",
-            ends.1
-        ),
-    )
+    let text = format!(
+        "up to {inner_mtu} bytes fit: {path_mtu} towards {}, less {overhead} for ESP; larger ones \
+         with DF are answered by ICMP",
+        ends.1
+    );
+    let mss = match clamped_mss(path, settings, flow) {
+        Some(mss) => format!("TCP's SYNs announce {mss} bytes at most: `[host] clamp_mss` is on"),
+        None => "TCP's SYNs stay as they are: `[host] clamp_mss` is off".to_owned(),
+    };
+    FlowStep::new("size", text).with_notes(vec![mss])
+}
+
+/// What SYNs announce at most, if they are changed.
+fn clamped_mss(path: &ProtectedPath, settings: &Settings, flow: &FlowKey) -> Option<u16> {
+    let version = match flow.destination {
+        IpAddr::V4(_) => Version::V4,
+        IpAddr::V6(_) => Version::V6,
+    };
+    match settings.clamp_mss {
+        MssClamp::On => Some(mss::fitting(version, path.inner_mtu)),
+        MssClamp::Off => None,
+    }
 }
 
 /// What the counters say of the path: a tunnel that only sends.
@@ -375,14 +389,19 @@ const ENOUGH: u64 = 3;
 /// How long a peer that answered before may be silent while we send.
 const SILENCE: Duration = Duration::from_secs(30);
 
-fn encapsulation(path: &ProtectedPath) -> EncapsulationStatus {
+fn encapsulation(path: &ProtectedPath, settings: &Settings, flow: &FlowKey) -> EncapsulationStatus {
     EncapsulationStatus {
         source: path.ends.0,
         destination: path.ends.1,
         spis: path.states.iter().map(|sa| sa.id().spi.to_string()).collect(),
         udp_port: path.encap.map(|encap| encap.destination_port),
         path_mtu: path.path_mtu,
+        path_mtu_origin: None,
+        path_mtu_expires: None,
         inner_mtu: path.inner_mtu as u64,
+        tun_mtu: None,
+        fixed_tun_mtu: None,
+        clamped_mss: clamped_mss(path, settings, flow),
         offloaded: path.device.is_some(),
     }
 }
