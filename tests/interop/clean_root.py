@@ -20,7 +20,7 @@ SUITE = "bookworm"
 BASIC = ("iproute2", "iputils-ping", "nftables")
 STRONGSWAN = (*BASIC, "charon-systemd", "strongswan-swanctl")
 LIBRESWAN = (*BASIC, "libreswan")
-SYSTEMD = (*STRONGSWAN, "systemd", "dbus", "apparmor")
+SYSTEMD = (*STRONGSWAN, "systemd", "dbus", "apparmor", "curl", "udev", "kmod")
 # In the network namespace that it is called in.
 ENTER = 'mount -t proc proc "$0/proc" && mount -t sysfs sysfs "$0/sys" && exec chroot "$0" "$@"'
 # systemd as the first process of its own namespaces but the network's; /sys is read-only as in any container.
@@ -79,7 +79,9 @@ class CleanRoot:
         os.chmod(self.path / "dev/net/tun", 0o666)
 
     def boot(self):
-        """systemd runs in it from now on."""
+        """systemd runs in it from now on. It has no terminal to log in at."""
+        for unit in ("console-getty.service", "getty@tty1.service"):
+            (self.path / "etc/systemd/system" / unit).symlink_to("/dev/null")
         apart = ["unshare", "--mount", "--pid", "--uts", "--ipc", "--cgroup", "--fork", "--kill-child"]
         command = ["ip", "netns", "exec", self._namespace.name, *apart, "sh", "-euc", BOOT, str(self.path)]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

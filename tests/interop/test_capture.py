@@ -146,6 +146,8 @@ def test_keys_say_what_wireshark_does_not_know(pair, folder):
     assert code == 1 and "has to be a new file" in text, "one that is there is left alone"
     code, text = run(left, "capture", "-c", 0, "--keys", folder / "one", "--spi", "0x1000")
     assert code == 0 and len((folder / "one").read_text().splitlines()) == 1
+    code, text = run(left, "capture", "-c", 0, "--keys", folder / "none", "--spi", "0x4711")
+    assert code == 1 and "there is no state to write keys of" in text and not (folder / "none").exists()
 
 
 def test_plain_side_and_drops_have_comments(network, pair, folder):  # noqa: F811
@@ -179,7 +181,7 @@ def test_filters_select_and_lines_are_read(network, pair):  # noqa: F811
     left = start(pair, tunnel())
     selections = [
         (["--plain", "--host", "10.2.0.0/16", "--proto", "icmp", "--port", ECHO_REQUEST], "plain 10.1.0.1 -> 10.2.0.1 ICMP type 8 code 0, 148 B: out protected, policy "),
-        (["--wire", "--spi", "0x1000"], f"wire  {THERE.outer[4]} -> {HERE.outer[4]} proto 50, "),
+        (["--wire", "--spi", "0x1000"], f"wire  {THERE.outer[4]} -> {HERE.outer[4]} ESP, "),
         (["--plain", "--spi", "0x1000"], "plain 10.2.0.1 -> 10.1.0.1 ICMP type 0 code 0, 148 B: in passes, policy "),
         (["--plain", "--peer", THERE.outer[4], "--port", ECHO_REQUEST], "plain 10.1.0.1 -> 10.2.0.1 ICMP type 8 code 0, 148 B: out protected, "),
     ]
@@ -217,7 +219,8 @@ def test_piped_capture_is_read_as_it_goes(network, pair):  # noqa: F811
     with piped, subprocess.Popen(words, stdin=piped.stdout, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as reader:
         try:
             patience.wait_for(lambda: pings(network) and reader.poll() is not None)
-            assert reader.stdout.read().split() == [ECHO_REQUEST, ECHO_REPLY]
+            # It may begin between a request and its reply.
+            assert sorted(reader.stdout.read().split()) == [ECHO_REPLY, ECHO_REQUEST]
         finally:
             reader.kill()
             piped.kill()
@@ -229,11 +232,11 @@ def test_members_of_the_group_are_refused(network, pair, folder):  # noqa: F811
     assert run(left, "status", before=before)[0] == 0, "the counter-test: they are told of tunnels"
     for words in (["capture", "-c", 1], ["trace", 1], ["capture", "-c", 1, "-w", folder / "file"]):
         code, text = run(left, *words, before=before)
-        assert code == 1 and "packets are shown to root and the gateway's own user alone" in text, text
+        assert code == 2 and "packets are shown to root and the gateway's own user alone" in text, text
     assert not (folder / "file").exists()
     folder.chmod(0o777)
     code, text = run(left, "capture", "-c", 0, "--keys", folder / "esp_sa", before=before)
-    assert code == 1 and not (folder / "esp_sa").exists(), text
+    assert code == 2 and not (folder / "esp_sa").exists(), text
 
 
 def test_capture_ends_with_its_client_and_few_run_at_a_time(network, pair):  # noqa: F811
@@ -243,7 +246,7 @@ def test_capture_ends_with_its_client_and_few_run_at_a_time(network, pair):  # n
         for capture in captures:
             assert json.loads(first_line(network, capture))["bytes"]
         code, text = run(left, "trace", 1)
-        assert code == 1 and "4 captures and traces run already" in text, text
+        assert code == 2 and "4 captures and traces run already" in text, text
         captures[0].kill()
         captures[0].wait()
         with running(left, "trace", "1", "-j") as trace:
@@ -291,8 +294,8 @@ def test_ping_is_traced_out_and_in(network, pair):  # noqa: F811
     assert stages == [["policy", "path", "bundle", "send"], ["path", "state", "open", "policy", "deliver"]]
     text = traced(network, left, "2")
     assert re.search(rf"^\d\d:\d\d:\d\d\.\d{{6}} {HERE.inner[4]} -> {THERE.inner[4]} ICMP type 8 code 0, 148 B, from host, worker 0$", text, re.M), text
-    assert re.search(rf"^  ok send      ESP {UXFRM_OUT} number \d+, {HERE.outer[4]} -> {THERE.outer[4]} proto 50, ", text, re.M), text
-    assert re.search(r"^  ok open      authentic$", text, re.M) and "\nleft in ESP\n" in text and "\nwas delivered\n" in text
+    assert re.search(rf"^  ok   send      ESP {UXFRM_OUT} number \d+, {HERE.outer[4]} -> {THERE.outer[4]} proto 50, ", text, re.M), text
+    assert re.search(r"^  ok   open      authentic$", text, re.M) and "\nleft in ESP\n" in text and "\nwas delivered\n" in text
     assert "\x1b" not in text
 
 
@@ -308,5 +311,5 @@ def test_trace_tells_why_a_packet_is_dropped(network, pair):  # noqa: F811
     with running(left, "trace", "1", "--host", THERE.inner[4]) as trace:
         patience.wait_for(lambda: silent() and trace.poll() is not None)
         text = trace.stdout.read()
-    assert "\nwas dropped: out_no_state\n" in text and re.search(r"^  no drop      out_no_state$", text, re.M), text
+    assert "\nwas dropped: out_no_state\n" in text and re.search(r"^  fail drop      out_no_state$", text, re.M), text
     assert "cause: No state fits the policy's template" in text

@@ -67,8 +67,8 @@ def test_records_name_flow_state_and_policy(uxfrm, end):
     text = subprocess.run(command(end, uxfrm), capture_output=True, text=True, check=True).stdout
     assert re.search(rf"^\d\d:\d\d:\d\d\.\d{{3}} #\d+ out_no_state, {HERE.inner[4]} -> 10\.7\.0\.1 UDP 4242 9, policy \d+, 29 B$", text, re.M), text
     assert text.count("    cause: ") == text.count("    next: ") == 3
-    wrong = subprocess.run(command(end, uxfrm, "--reason", "bad_weather"), capture_output=True, text=True)
-    assert wrong.returncode == 1 and "is unknown: `uxfrm stat --reasons` lists all" in wrong.stderr
+    wrong = subprocess.run(command(end, uxfrm, "--reason", "in_forgd"), capture_output=True, text=True)
+    assert wrong.returncode == 2 and "Most alike: in_forged, " in wrong.stderr and "`uxfrm stat --reasons` lists all" in wrong.stderr
 
 
 def test_counts_are_by_state_policy_and_tunnel(uxfrm, end):

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import shutil
 import socket
+import subprocess
 import typing
 
 import pytest
@@ -205,7 +206,7 @@ def end_early(end, line):
     return break_it
 
 
-SILENT = ("received none", "is ESP (IP protocol 50) filtered", "is there a NAT", "the peer, and does it have the same states?")
+SILENT = ("received none", "has the peer another key or SPI", "run `uxfrm drops` there", "is ESP (IP protocol 50) filtered", "is there a NAT")
 
 FAULTS = [
     Fault("wrong key", change("far", "out state", KEYS["back"], WRONG_KEY), "back", Tunnel.drops, ("in_forged", SPIS["back"][2:])),
@@ -222,6 +223,8 @@ FAULTS = [
     Fault("near state expired", end_early("near", "out state"), "there", Tunnel.status_text, ("down", "expired")),
     Fault("far state expired", end_early("far", "out state"), "back", lambda tunnel: tunnel.sends_and_asks(), ("one-way", "received nothing for")),
     Fault("MTU hole", lambda tunnel: filter_at_router(tunnel, "ip length > 1300"), "none", lambda tunnel: tunnel.probe(), ("lost, and nobody says so (an MTU hole)", "in [host]", "so that senders are told")),
+    Fault("peer has another key", change("far", "in state", KEYS["there"], WRONG_KEY), "there", Tunnel.why_out, SILENT),
+    Fault("peer has another SPI", change("far", "in state", SPIS["there"], "0x1009"), "there", Tunnel.why_out, SILENT),
     Fault("ESP filtered", lambda tunnel: filter_at_router(tunnel, "ip protocol esp"), "there", Tunnel.why_out, SILENT),
     Fault("NAT on raw ESP", lambda tunnel: filter_at_router(tunnel, 'iifname "far" ip protocol esp'), "both", Tunnel.why_out, SILENT),
     Fault("wrong peer", lambda tunnel: wrong_peer(tunnel), "there", Tunnel.why_out, (f"is {ELSEWHERE} the peer",)),
@@ -264,6 +267,18 @@ def test_a_dropped_packet_is_explained_by_its_number(tunnel):
     assert "no record has number 4711" in tunnel.asked("why", "--drop", "4711")
 
 
+def test_a_probe_goes_by_the_tunnel_or_not_at_all(tunnel):
+    """Without `--source` it takes an address that is protected, though the kernel would not."""
+    tunnel.start()
+    probe = [str(tunnel._uxfrm), "probe", "--patience", "300"]
+    said = tunnel.sites.left.run(*probe, FAR_HOST)
+    assert f"from {NEAR_GATEWAY} to {FAR_HOST}: packets of up to" in said and f"in ESP to {FAR}" in said, said
+    said = tunnel.sites.left.run(*probe, FAR_HOST, "--source", NEAR, check=False)
+    assert "would leave PLAIN" in said and "nothing was sent" in said, said
+    command = ["ip", "netns", "exec", tunnel.sites.left.name, *probe, FAR_HOST, "--source", NEAR]
+    assert subprocess.run(command, capture_output=True).returncode == 1
+
+
 def forget_numbers(gateway):
     """A restart without the store of sequence numbers."""
     gateway.stop()
@@ -295,9 +310,9 @@ def test_nothing_is_wrong(tunnel):
     tunnel.there()
     tunnel.back()
     said = says(tunnel.why_out, "leaves in ESP, 10.9.0.1 -> 10.8.0.2", "by wire0")
-    assert "  no " not in said and "  ? " not in said, said
+    assert "  fail " not in said and "  warn " not in said, said
     said = tunnel.why_in()
-    assert "comes in" in said and "  no " not in said, said
+    assert "comes in" in said and "  fail " not in said, said
     status = patience.wait_for(lambda: (found := tunnel.status()) and found["totals"]["up"] == 1 and found, tunnel.status_text)
     assert status["tunnels"][0]["health"] == "up"
     assert tunnel.reasons() == {}

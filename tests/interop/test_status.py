@@ -93,7 +93,7 @@ def test_a_tunnel_without_state_is_down(network, pair):
     assert code == 1 and [tunnel["health"] for tunnel in told["tunnels"]] == ["down", "idle"], told
     assert told["tunnels"][0]["reason"] == {"kind": "no-state"} and told["plain"]["bypass"] == 1
     code, text = run(left)
-    assert code == 1 and "down (no state fits the template, and no key manager listens to make one)" in text
+    assert code == 1 and "down (no state fits the template, and no key manager listens to make one; only out: " in text
     assert run(left, THERE.outer[4])[0] == 0, "what is asked for is well"
     # The other reqid: said of both, the policy and the state.
     left.ip("xfrm state delete src {} dst {} proto esp spi 0x2000".format(HERE.outer[4], THERE.outer[4]))
@@ -182,12 +182,39 @@ def test_what_a_device_carries_is_counted(network, pair, kind):
     assert ", offload nic0" in run(left)[1]
 
 
-def test_without_a_gateway_the_exit_code_is_2(uxfrm):
+ASKING = ["status", "top --once", "stat", "drops", "why 10.1.0.1 10.2.0.1", "capture", "trace", "probe 10.2.0.1"]
+CHANGING = ["reload", "release", "upgrade"]
+
+
+def test_without_a_gateway_the_exit_code_of_all_commands_is_2(uxfrm):
     with topology.Hosts() as hosts:
         namespace = hosts.namespace("empty")
-        done = subprocess.run(["ip", "netns", "exec", namespace.name, uxfrm, "status"], capture_output=True, text=True)
-        assert done.returncode == 2 and done.stdout == ""
-        assert "no uxfrm runs in this network namespace" in done.stderr
+        inside = ["ip", "netns", "exec", namespace.name, str(uxfrm)]
+        entered = [[str(uxfrm), *line.split(), "-n", namespace.name] for line in ASKING]
+        for command in [*([*inside, *line.split()] for line in ASKING + CHANGING), *entered]:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=patience.SECONDS)
+            assert done.returncode == 2 and done.stdout == "", (command, done)
+            assert "no uxfrm runs in this network namespace" in done.stderr, (command, done)
+
+
+def test_a_namespace_is_asked_by_its_name(pair):
+    left, _ = pair
+    left.start(PROTECTED.lines(HERE, THERE), more=CONTROLLED)
+    for words in (["status"], ["why", HERE.inner[4], THERE.inner[4]], ["drops"], ["stat"]):
+        outside = subprocess.run([left._binary, *words, "-n", left.namespace.name], capture_output=True, text=True)
+        command = ["ip", "netns", "exec", left.namespace.name, left._binary, *words]
+        inside = subprocess.run(command, capture_output=True, text=True)
+        assert outside.returncode == inside.returncode == 0, (outside, inside)
+        assert outside.stdout.splitlines()[2:] == inside.stdout.splitlines()[2:], words
+    done = subprocess.run([left._binary, "status", "--netns", "no-such"], capture_output=True, text=True)
+    assert done.returncode == 2 and 'Cannot open network namespace "no-such"' in done.stderr
+
+
+def test_a_tunnel_with_policies_of_one_way_says_so(pair):
+    left, _ = pair
+    lines = [line for line in PROTECTED.lines(HERE, THERE) if " dir in" not in line and " dir fwd" not in line]
+    left.start(lines, more=CONTROLLED)
+    assert "only out: no policy dir in or fwd takes what comes back" in run(left)[1]
 
 
 def as_user(*words):
@@ -221,7 +248,7 @@ def test_a_group_by_name_outlives_a_reload(network, pair):
     left, _ = pair
     left.start(PROTECTED.lines(HERE, THERE), more=CONTROLLED + "\n[status]\ngroup = 'adm'\n")
     told = left.namespace.run(str(left._binary), "reload", "--dry-run")
-    assert told == "", told
+    assert told == "nothing is different\n", told
 
 
 def test_a_group_that_is_not_there_is_an_error_of_the_configuration(network, pair):

@@ -83,7 +83,7 @@ def test_what_was_saved_makes_the_same_again(gateway, network):
     gateway.stop()
     gateway.start(text.splitlines(), more=CONTROLLED)
     assert (save(gateway), listed(gateway)) == (text, before)
-    assert reload(gateway) == ""
+    assert reload(gateway) == "nothing is different\n"
     hidden = save(gateway, "nokeys")
     assert hidden.count("<<Keys hidden>>") == 3 and "0x7777" not in hidden.replace("spi 0x00007777", "")
     refused = sync(gateway, hidden.splitlines(), check=False)

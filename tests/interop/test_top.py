@@ -113,7 +113,7 @@ def test_sort_filter_pause_and_help_by_their_keys(top, traffic):
     terminal.press("s")
     terminal.wait_for(lambda lines: "REMOTE NETS▲" in lines[3])
     terminal.press("s")
-    terminal.wait_for(lambda lines: "IN b/▼" in lines[3] and health(lines) == ["up", "down"])
+    terminal.wait_for(lambda lines: "▼IN b/s" in lines[3] and health(lines) == ["up", "down"])
     terminal.press("/10.9.0.7\r")
     terminal.wait_for(lambda lines: health(lines) == ["down"])
     terminal.press("\x1b")
@@ -122,6 +122,8 @@ def test_sort_filter_pause_and_help_by_their_keys(top, traffic):
     terminal.wait_for(lambda lines: "PAUSED" in lines[0])
     terminal.press("?")
     terminal.wait_for_text("sort the other way round")
+    terminal.press("q")  # any key closes the help, and does nothing else
+    terminal.wait_for(lambda lines: "PEER" in lines[3])
     terminal.press("q")
     assert terminal.end() == 0 and terminal.is_restored()
 
@@ -189,15 +191,17 @@ def test_once_prints_a_frame_for_scripts(gateway, traffic):
     lines = done.stdout.splitlines()
     assert lines[0].startswith("uxfrm ") and "2 tunnels: 1 down 1 up" in lines[1], done.stdout
     assert [line.split()[:2] for line in lines[3:]] == [["up", THERE.outer[4]], ["down", "10.9.0.7"]]
+    often = run(gateway, "--once", "-d", "0.2", "-v", "workers")
+    assert "in -" not in often.stdout.splitlines()[1], "workers tell about once a second"
     done = run(gateway, "-b", "-v", "drops", "out_")
     assert "out_no_state" in done.stdout, done.stdout
     done = run(gateway)
     assert done.returncode == 1 and "`uxfrm top --once` prints a frame" in done.stderr
     done = run(gateway, "-b", "-s", "nonsense")
-    assert done.returncode == 1 and "HEALTH, PEER" in done.stderr
+    assert done.returncode == 2 and "HEALTH, PEER" in done.stderr
     gateway.stop()
     done = run(gateway, "--once")
-    assert done.returncode == 1 and "no uxfrm runs in this network namespace" in done.stderr
+    assert done.returncode == 2 and "no uxfrm runs in this network namespace" in done.stderr
 
 
 def test_the_picture_of_the_documentation(gateway, top, traffic):

@@ -1,5 +1,6 @@
 //! The command line, as clap reads it. The doc comments here are the text of `uxfrm --help`.
 
+mod inspection;
 mod packets;
 
 use std::ffi::OsString;
@@ -8,12 +9,14 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::PossibleValuesParser};
 use uxfrm_bench::CaseFilter;
-use uxfrm_status::gateway::PeerFilter;
 use uxfrm_web_options::WebOptions;
 
+pub(crate) use self::inspection::{
+    DropOwner, DropsOptions, NamespaceOptions, ProbeOptions, StatOptions, StatusOptions,
+    TopOptions, WhyOptions,
+};
 pub(crate) use self::packets::{CaptureOptions, PacketFilterOptions, TraceOptions};
 use crate::demo_case::CaseName;
-use crate::top::view::View;
 
 /// The Linux XFRM stack in user space: an IPsec gateway with the kernel's model and names.
 #[derive(Debug, Parser)]
@@ -105,7 +108,7 @@ pub(crate) enum Command {
     ///
     /// What nearly fits is told with its difference. `dir in` asks about a packet that comes in,
     /// plain or, with `spi`, in ESP. Exit code: 0 it leaves in ESP or comes in, 1 it is dropped,
-    /// waits or leaves plain, 2 nobody could be asked.
+    /// waits or leaves plain, 2 no gateway answers.
     Why(WhyOptions),
     /// Capture packets of the running gateway: of the plain side, the wire side, or dropped ones.
     ///
@@ -121,8 +124,9 @@ pub(crate) enum Command {
     Trace(TraceOptions),
     /// Find the largest packet that really passes a tunnel, by pings without fragmentation.
     ///
-    /// Exit code: 0 packets pass as large as uxfrm takes them for, 1 only smaller ones do, as a
-    /// router drops larger ones without a word, 2 nobody answers.
+    /// Exit code: 0 packets pass as large as uxfrm takes them for; 1 only smaller ones do, as a
+    /// router drops larger ones without a word, or none is answered, or pings would leave plain; 2
+    /// no gateway answers.
     Probe(ProbeOptions),
     /// Serve what the running gateway tells about itself by HTTP: for programs, Prometheus, a
     /// browser.
@@ -233,9 +237,8 @@ pub(crate) struct RunOptions {
     #[arg(long)]
     pub(crate) until_stdin_ends: bool,
 
-    /// Form of the log, text without it: text and json go to stderr, journald sends entries with
-    /// fields to the journal. RUST_LOG sets the level: error, warn, info, debug, trace; info
-    /// without it.
+    /// How the log is written; text if nothing is said. RUST_LOG sets its level: error, warn, info
+    /// (the default), debug or trace.
     #[arg(long, value_name = "FORM", env = "UXFRM_LOG")]
     pub(crate) log: Option<LogFormat>,
 }
@@ -243,11 +246,11 @@ pub(crate) struct RunOptions {
 /// Forms of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// A line for a person.
+    /// A line for a person, on stderr
     Text,
-    /// A JSON object a line.
+    /// A JSON object a line, on stderr
     Json,
-    /// Entries with fields, for `journalctl`.
+    /// Entries with fields, in the journal: for `journalctl`
     Journald,
 }
 
@@ -313,149 +316,6 @@ pub(crate) struct ReleaseOptions {
 pub(crate) struct CleanOptions {
     /// A configuration (TOML), whose next start is to hold nothing of the last run.
     pub(crate) config: Option<PathBuf>,
-}
-
-/// Options of `uxfrm stat`.
-#[derive(Args, Debug)]
-pub(crate) struct StatOptions {
-    /// Print a line for each drop reason instead: apart what the kernel counts together, and what
-    /// it does not count.
-    #[arg(long)]
-    pub(crate) reasons: bool,
-
-    /// Print a table of the workers' flow caches instead: entries, room, bytes of memory, and what
-    /// became of the packets' look-ups.
-    #[arg(long, conflicts_with = "reasons")]
-    pub(crate) caches: bool,
-
-    /// Print one line of JSON.
-    #[arg(short, long)]
-    pub(crate) json: bool,
-
-    /// Go on: every so many seconds print what has changed, by how much a second and to what.
-    #[arg(short, long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
-    pub(crate) watch: Option<u64>,
-}
-
-/// Options of `uxfrm top`.
-#[derive(Args, Debug)]
-pub(crate) struct TopOptions {
-    /// Only rows with these words in any case; of tunnels, those with this address or prefix.
-    pub(crate) filter: Option<String>,
-
-    /// What to show at first.
-    #[arg(short, long, default_value = "tunnels")]
-    pub(crate) view: View,
-
-    /// Sort by the column with this title, as "IN b/s".
-    #[arg(short, long, value_name = "COLUMN")]
-    pub(crate) sort: Option<String>,
-
-    /// Ask the gateway every so many seconds, from 0.2 to 30.
-    #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = delay)]
-    pub(crate) delay: f64,
-
-    /// Print one frame as text, of what happens within the delay, instead of a live screen.
-    #[arg(short = 'b', long)]
-    pub(crate) once: bool,
-}
-
-/// Seconds between two questions of `uxfrm top`.
-fn delay(text: &str) -> Result<f64, String> {
-    let seconds: f64 = text.parse().map_err(|error| format!("{error}"))?;
-    let is_fit = (0.2..=30.0).contains(&seconds);
-    if is_fit { Ok(seconds) } else { Err("it is from 0.2 to 30 seconds".to_owned()) }
-}
-
-/// Options of `uxfrm drops`.
-#[derive(Args, Debug)]
-pub(crate) struct DropsOptions {
-    /// Go on with those that are dropped from now on.
-    #[arg(short, long)]
-    pub(crate) follow: bool,
-
-    /// Print a JSON object a line.
-    #[arg(short, long)]
-    pub(crate) json: bool,
-
-    /// Only those of this reason, as `in_no_state`.
-    #[arg(long)]
-    pub(crate) reason: Option<String>,
-
-    /// Only those from or to this address or prefix, outside or inside of ESP.
-    #[arg(long)]
-    pub(crate) peer: Option<PeerFilter>,
-
-    /// Print how many packets of each state, policy or device were dropped instead.
-    #[arg(long, conflicts_with_all = ["follow", "reason", "peer"])]
-    pub(crate) by: Option<DropOwner>,
-}
-
-/// What drops are counted by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum DropOwner {
-    /// State
-    Sa,
-    /// Policy
-    Policy,
-    /// Offload device
-    Device,
-}
-
-/// Options of `uxfrm status`.
-#[derive(Args, Debug)]
-pub(crate) struct StatusOptions {
-    /// Only tunnels with this peer: an address or prefix of the other gateway's, or an address in
-    /// its nets.
-    pub(crate) peer: Option<PeerFilter>,
-
-    /// Print one line of JSON.
-    #[arg(short, long)]
-    pub(crate) json: bool,
-
-    /// Print all tunnels instead of the 50 in the worst state.
-    #[arg(long)]
-    pub(crate) all: bool,
-
-    /// Print it anew every so many seconds.
-    #[arg(short, long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
-    pub(crate) watch: Option<u64>,
-}
-
-/// Options of `uxfrm why`.
-#[derive(Args, Debug)]
-pub(crate) struct WhyOptions {
-    /// Print one line of JSON.
-    #[arg(short, long)]
-    pub(crate) json: bool,
-
-    /// A packet that was dropped, by the number that `uxfrm drops` shows.
-    #[arg(long, value_name = "N", conflicts_with = "words")]
-    pub(crate) drop: Option<u64>,
-
-    /// SRC DST [PROTO [[SPORT] DPORT]] [dir in|out] [spi SPI] [from ADDR] [to ADDR] [mark MARK]:
-    /// the packet, and the ESP packet that it comes in with its outer addresses.
-    #[arg(value_name = "WORD", required_unless_present = "drop")]
-    pub(crate) words: Vec<String>,
-}
-
-/// Options of `uxfrm probe`.
-#[derive(Args, Debug)]
-pub(crate) struct ProbeOptions {
-    /// A host behind the tunnel that answers ping.
-    pub(crate) address: IpAddr,
-
-    /// An own address to ask from; without, the one that the kernel takes.
-    #[arg(long, value_name = "ADDRESS")]
-    pub(crate) source: Option<IpAddr>,
-
-    /// Milliseconds to wait for each answer; a size is tried three times.
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(10..=60000))]
-    pub(crate) patience: u64,
-
-    /// Print one line of JSON.
-    #[arg(short, long)]
-    pub(crate) json: bool,
 }
 
 /// Options of `uxfrm xfrm`.

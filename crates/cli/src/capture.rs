@@ -15,11 +15,12 @@ use uxfrm_control_client::packet_watch::PacketWatch;
 use uxfrm_io::signal::{SignalRequest, Signals};
 use uxfrm_status::{
     capture::{CaptureQuery, CaptureReport, CaptureSide, CapturedPacketStatus},
+    quantity::things,
     text::packets::packet_line,
 };
 
 use self::file::CaptureFile;
-use crate::{arguments::CaptureOptions, status::colour};
+use crate::{arguments::CaptureOptions, environment, status::colour};
 
 /// Between two questions for what has come, where the last one was answered in full.
 pub(crate) const ROUND: Duration = Duration::from_millis(50);
@@ -37,6 +38,7 @@ enum PacketOutput {
 
 /// Captures until it is ended, or so many packets have come.
 pub(crate) fn execute(options: &CaptureOptions) -> anyhow::Result<()> {
+    environment::enter_namespace(options.namespace.netns.as_deref())?;
     if let Some(path) = &options.keys {
         keys::write(path, options)?;
     }
@@ -122,14 +124,16 @@ fn open(options: &CaptureOptions, report: &CaptureReport) -> anyhow::Result<Pack
 fn finish(sink: Option<PacketOutput>, report: Option<&CaptureReport>) -> anyhow::Result<()> {
     let Some(CaptureReport { lost, over_rate, .. }) = report else { return Ok(()) };
     if let Some(PacketOutput::File(mut file)) = sink {
-        say(&format!("{} packets captured", file.packets()));
+        say(&format!("{} captured", things(file.packets(), "packet", "packets")));
         file.finish(lost + over_rate)?;
     }
     if *lost > 0 {
-        say(&format!("{lost} packets lost: they came faster than they were written"));
+        let lost = things(*lost, "packet", "packets");
+        say(&format!("{lost} lost: more came than were written"));
     }
     if *over_rate > 0 {
-        say(&format!("{over_rate} packets left out: more than `--rate` a second"));
+        let left = things(*over_rate, "packet", "packets");
+        say(&format!("{left} left out: more than `--rate` a second"));
     }
     Ok(())
 }

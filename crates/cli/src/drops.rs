@@ -10,11 +10,13 @@ use jiff::{Timestamp, tz::TimeZone};
 use uxfrm_control_client::stat;
 use uxfrm_status::{
     drops::{DropQuery, DropReport, DropScope},
+    quantity::things,
     text::drops::{DropText, tallies},
 };
 
 use crate::{
     arguments::{DropOwner, DropsOptions},
+    environment,
     status::colour,
 };
 
@@ -23,6 +25,7 @@ const ROUND: Duration = Duration::from_secs(1);
 
 /// Prints them; with `--follow` until it is ended.
 pub(crate) fn execute(options: &DropsOptions) -> anyhow::Result<()> {
+    environment::enter_namespace(options.namespace.netns.as_deref())?;
     if let Some(by) = options.by {
         return count(by, options);
     }
@@ -67,7 +70,10 @@ fn note(report: &DropReport) {
     let says = match (report.records.is_empty(), lost) {
         (false, 0) => return,
         (true, 0) => "no packet left a record; `uxfrm stat --reasons` counts all".to_owned(),
-        _ => format!("{lost} records came too fast; `uxfrm stat --reasons` counts all packets"),
+        _ => format!(
+            "{} came too fast to be kept; `uxfrm stat --reasons` counts all packets",
+            things(lost, "record", "records")
+        ),
     };
     // The records matter more than a closed stderr.
     let _closed = writeln!(io::stderr(), "{says}");
@@ -79,6 +85,10 @@ fn count(by: DropOwner, options: &DropsOptions) -> anyhow::Result<()> {
         DropOwner::Policy => DropScope::Policy,
         DropOwner::Device => DropScope::Device,
     })?;
+    if report.tallies.is_empty() && !options.json {
+        // An error on stderr itself cannot be reported.
+        let _closed = writeln!(io::stderr(), "none until about a second ago");
+    }
     let mut out = io::stdout().lock();
     match options.json {
         true => report

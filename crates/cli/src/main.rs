@@ -1,9 +1,7 @@
 //! The `uxfrm` command: a thin layer over the other crates.
 //!
-//! Exit codes: 0 done, 1 failed (the reason is on stderr), 2 wrong usage, 130 interrupted by
-//! Ctrl-C. `uxfrm doctor` has 1 for warnings and 2 for failures. `uxfrm exec` has its command's, or
-//! 125 to 127 if that did not start ([`exec`]); `uxfrm status`, `why` and `probe` have 0 to 2
-//! ([`status`]); `uxfrm xfrm`, `fou`, `link` and `dev` have iproute2's.
+//! Exit codes are in [`exit_code`]; `uxfrm exec` has its command's, or 125 to 127 if that did not
+//! start ([`exec`]); `uxfrm xfrm`, `fou`, `link` and `dev` have iproute2's.
 
 #![forbid(unsafe_code)]
 
@@ -16,9 +14,12 @@ mod demo;
 mod demo_case;
 mod dev;
 mod doctor;
+#[cfg(test)]
+mod documentation;
 mod drops;
 mod environment;
 mod exec;
+mod exit_code;
 mod host;
 mod ike_unit;
 mod log;
@@ -165,8 +166,5 @@ fn explain(error: &anyhow::Error) -> ExitCode {
     }
     // An error on stderr itself cannot be reported.
     let _ = writeln!(io::stderr(), "uxfrm: {error:#}");
-    match error.downcast_ref::<exec::NotStarted>() {
-        Some(not_started) => ExitCode::from(not_started.code),
-        None => ExitCode::FAILURE,
-    }
+    ExitCode::from(exit_code::of(error))
 }

@@ -5,6 +5,7 @@
 mod commands;
 mod configuration;
 mod example;
+mod exit_status;
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -58,6 +59,7 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
         _no_grammar => {}
     }
     page.extend_from_slice(example::manual(command.get_name()).as_bytes());
+    page.extend_from_slice(exit_status::manual(command.get_name()).as_bytes());
     Ok(page)
 }
 

@@ -1,8 +1,10 @@
 //! `uxfrm probe`: the largest packet that really passes a tunnel, by ICMP echo with DF through it.
 //!
-//! Exit code: 0 packets pass as large as uxfrm takes them for, 1 less do, 2 nobody answers.
+//! Pings that would leave plain are not sent. Exit code: 0 packets pass as large as uxfrm takes
+//! them for, 1 less do, or none, or they would leave plain, 2 the gateway does not answer.
 
 mod size_search;
+mod source;
 
 use std::io::{self, Write as _};
 use std::net::IpAddr;
@@ -13,16 +15,17 @@ use anyhow::Context as _;
 use serde::Serialize;
 use uxfrm_control_client::stat;
 use uxfrm_io::icmp_echo::{EchoOutcome, EchoSocket, LEAST};
-use uxfrm_status::explanation::{EncapsulationStatus, FlowOutcome, FlowQuery};
+use uxfrm_status::explanation::{EncapsulationStatus, FlowExplanation, FlowOutcome};
 use uxfrm_status::gateway::StatusQuery;
+use uxfrm_status::tunnel::TunnelStatus;
 
-use crate::arguments::ProbeOptions;
+use crate::{
+    arguments::ProbeOptions,
+    environment,
+    exit_code::{UNASKED, UNWELL},
+};
 use size_search::{Search, Trial};
-
-/// Packets pass, but not as large ones as uxfrm takes them for.
-const NARROW: u8 = 1;
-/// Nobody answers, or nobody could be asked.
-const UNKNOWN: u8 = 2;
+use source::{Explainer, Ping};
 
 /// The largest packet that is tried.
 const MOST: usize = 9000;
@@ -32,6 +35,7 @@ const ATTEMPTS: u16 = 3;
 /// What came of it.
 #[derive(Debug, Serialize)]
 struct ProbeReport {
+    source: IpAddr,
     destination: IpAddr,
     /// The largest packet that was answered, in bytes; none if not even the smallest was.
     passes: Option<usize>,
@@ -52,23 +56,30 @@ pub(crate) fn execute(options: &ProbeOptions) -> anyhow::Result<ExitCode> {
         Err(error) => {
             // An error on stderr itself cannot be reported.
             let _closed = writeln!(io::stderr(), "uxfrm: {error:#}");
-            Ok(ExitCode::from(UNKNOWN))
+            Ok(ExitCode::from(UNASKED))
         }
     }
 }
 
 fn run(options: &ProbeOptions) -> anyhow::Result<ExitCode> {
+    environment::enter_namespace(options.namespace.netns.as_deref())?;
     let destination = options.address;
-    if let Some(nets) = nets_behind(destination) {
+    if let Some(nets) = nets_behind(destination)? {
         anyhow::bail!(
             "{destination} is the other gateway: what goes to it is not in the tunnel. Name a host \
              behind it that answers ping, in {nets}"
         );
     }
+    let ping = Ping { source: source::choose(options, &Gateway)?, destination };
+    if Gateway.explain(&ping)?.outcome == FlowOutcome::LeavesPlain {
+        // An error on stderr itself cannot be reported.
+        let _closed = writeln!(io::stderr(), "{}", plain_words(&ping));
+        return Ok(ExitCode::from(UNWELL));
+    }
     let id = u16::try_from(std::process::id() & 0xffff).unwrap_or_default();
-    let socket = EchoSocket::open(options.source, destination, id)
-        .with_context(|| format!("can't send ICMP to {destination}"))?;
-    let report = probe(&socket, options)?;
+    let socket = EchoSocket::open(Some(ping.source), destination, id)
+        .with_context(|| format!("can't send ICMP from {} to {destination}", ping.source))?;
+    let report = probe(&socket, &ping, options)?;
     let text = match options.json {
         true => serde_json::to_string(&report)? + "\n",
         false => words(&report),
@@ -77,24 +88,45 @@ fn run(options: &ProbeOptions) -> anyhow::Result<ExitCode> {
     Ok(code(&report))
 }
 
-/// The nets behind a gateway of that address, if there is one.
-fn nets_behind(address: IpAddr) -> Option<String> {
-    let peer = address.to_string().parse().ok();
-    let status = stat::read_status(&StatusQuery { peer, ..StatusQuery::default() }).ok()?;
-    let tunnel = status.tunnels.iter().find(|tunnel| tunnel.remote == address)?;
-    let is_tunnel = tunnel.mode == "tunnel";
-    let nets: Vec<_> = tunnel.nets.iter().map(|nets| nets.remote.clone()).collect();
-    is_tunnel.then(|| nets.join(", "))
+/// The gateway that runs here.
+struct Gateway;
+
+impl Explainer for Gateway {
+    fn explain(&self, ping: &Ping) -> anyhow::Result<FlowExplanation> {
+        Ok(stat::explain_flow(&ping.query())?)
+    }
 }
 
-fn probe(socket: &EchoSocket, options: &ProbeOptions) -> anyhow::Result<ProbeReport> {
+/// Why nothing was sent.
+fn plain_words(Ping { source, destination }: &Ping) -> String {
+    format!(
+        "pings from {source} to {destination} would leave PLAIN, not by the tunnel: nothing was \
+         sent. Name an own address that a policy protects by `--source`; `uxfrm status` shows the \
+         nets, `uxfrm why {source} {destination} icmp 8` the policies"
+    )
+}
+
+/// The nets behind a gateway of that address, if there is one.
+fn nets_behind(address: IpAddr) -> anyhow::Result<Option<String>> {
+    let peer = address.to_string().parse().ok();
+    let status = stat::read_status(&StatusQuery { peer, ..StatusQuery::default() })?;
+    let is_it = |tunnel: &&TunnelStatus| tunnel.remote == address && tunnel.mode == "tunnel";
+    Ok(status.tunnels.iter().find(is_it).map(|tunnel| {
+        let nets: Vec<_> = tunnel.nets.iter().map(|nets| nets.remote.clone()).collect();
+        nets.join(", ")
+    }))
+}
+
+fn probe(socket: &EchoSocket, ping: &Ping, options: &ProbeOptions) -> anyhow::Result<ProbeReport> {
     let (mut search, mut sequence) = (Search::new(LEAST, MOST), 0_u16);
     while let Some(size) = search.next_size() {
         let trial = try_size(socket, size, &mut sequence, options)?;
         search.note(size, trial);
     }
-    let explained = explain(options);
+    // After the pings: what they met is known now.
+    let explained = Gateway.explain(ping)?.encapsulation;
     Ok(ProbeReport {
+        source: ping.source,
         destination: options.address,
         passes: search.passes(),
         fails: search.fails(),
@@ -122,44 +154,15 @@ fn try_size(
     Ok(Trial::Lost)
 }
 
-/// How such packets leave, by the gateway's word.
-fn explain(options: &ProbeOptions) -> Option<EncapsulationStatus> {
-    let source = options.source.or_else(|| own_source(options.address))?;
-    let query = FlowQuery {
-        source,
-        destination: options.address,
-        protocol: Some(if options.address.is_ipv4() { 1 } else { 58 }),
-        source_port: Some(if options.address.is_ipv4() { 8 } else { 128 }),
-        destination_port: None,
-        mark: None,
-        way: None,
-        esp: None,
-    };
-    let explanation = stat::explain_flow(&query).ok()?;
-    match explanation.outcome {
-        FlowOutcome::LeavesProtected => explanation.encapsulation,
-        FlowOutcome::LeavesPlain
-        | FlowOutcome::Waits
-        | FlowOutcome::ComesIn
-        | FlowOutcome::Dropped => None,
-    }
-}
-
-/// The source address that the kernel takes for a destination.
-fn own_source(destination: IpAddr) -> Option<IpAddr> {
-    let mut netlink = uxfrm_io::Rtnetlink::open().ok()?;
-    netlink.route_to(destination, 0).ok()?.source
-}
-
 fn words(report: &ProbeReport) -> String {
-    let ProbeReport { destination, passes, fails, told, expected, encapsulation } = report;
+    let ProbeReport { source, destination, passes, fails, told, expected, encapsulation } = report;
     let Some(passes) = passes else {
         return format!(
-            "{destination} answers no ping of {LEAST} bytes: name a host behind the tunnel that \
-             does, or see `uxfrm why SRC {destination}`\n"
+            "{destination} answers no ping of {LEAST} bytes from {source}: name a host behind the \
+             tunnel that does, or see `uxfrm why {source} {destination} icmp 8`\n"
         );
     };
-    let mut text = format!("{destination}: packets of up to {passes} bytes pass");
+    let mut text = format!("from {source} to {destination}: packets of up to {passes} bytes pass");
     if let Some(outer) = encapsulation {
         text += &format!(", in ESP to {}", outer.destination);
     }
@@ -182,18 +185,22 @@ fn words(report: &ProbeReport) -> String {
                  senders are told\n"
             );
         }
+        Some(expected) if (*passes as u64) < *expected => {
+            text += &format!(
+                "uxfrm takes {expected} to fit in ESP: less is taken before, as by the TUN \
+                 (`mtu` in [host]) or a route, and senders are told\n"
+            );
+        }
         Some(expected) => text += &format!("as expected: {expected} fit by what uxfrm knows\n"),
-        None => text += "no policy protects it: this was not the tunnel's path\n",
+        None => text += "they no longer leave in ESP: this was not the tunnel's path\n",
     }
     text
 }
 
 fn code(report: &ProbeReport) -> ExitCode {
+    let is_whole = |passes: usize, expected: u64| passes as u64 >= expected || report.told;
     match (report.passes, report.expected) {
-        (None, _) => ExitCode::from(UNKNOWN),
-        (Some(passes), Some(expected)) if (passes as u64) < expected && !report.told => {
-            ExitCode::from(NARROW)
-        }
-        (Some(_), _) => ExitCode::SUCCESS,
+        (Some(passes), Some(expected)) if is_whole(passes, expected) => ExitCode::SUCCESS,
+        (Some(_) | None, _) => ExitCode::from(UNWELL),
     }
 }

@@ -20,18 +20,23 @@ const LARGEST: usize = 256 * 1024;
 
 pub(crate) fn execute(options: &ReloadOptions) -> anyhow::Result<()> {
     let request = if options.dry_run { ReloadRequest::Show } else { ReloadRequest::Apply };
-    ask(request, options.control.as_deref())
+    ask(request, options.control.as_deref(), "nothing is different")
 }
 
 /// `uxfrm release`: releases destinations that are held since the last run.
 pub(crate) fn release(options: &ReleaseOptions) -> anyhow::Result<()> {
-    ask(ReloadRequest::Release, options.control.as_deref())
+    ask(ReloadRequest::Release, options.control.as_deref(), "there is nothing to let go of")
 }
 
-fn ask(request: ReloadRequest, control: Option<&Path>) -> anyhow::Result<()> {
+/// Prints the changes, or on stderr `none` where there are none.
+fn ask(request: ReloadRequest, control: Option<&Path>, none: &str) -> anyhow::Result<()> {
     let gateway = connect_dialect(control, ClientDialect::Reload)?;
     put(&gateway, &serde_json::to_vec(&request)?)?;
-    follow(&gateway, &mut std::io::stdout().lock(), &[])
+    if follow(&gateway, &mut std::io::stdout().lock(), &[])? == 0 {
+        // An error on stderr itself cannot be reported.
+        let _closed = writeln!(std::io::stderr(), "{none}");
+    }
+    Ok(())
 }
 
 /// Sends a datagram.
@@ -53,16 +58,18 @@ pub(crate) fn sync(
     output: &mut dyn Write,
 ) -> anyhow::Result<()> {
     put(gateway, &serde_json::to_vec(&ReloadRequest::Sync(request))?)?;
-    follow(gateway, output, &text.pieces)
+    follow(gateway, output, &text.pieces).map(drop)
 }
 
-/// Prints answers up to the last; sends `pieces` once they are asked for.
+/// Prints answers up to the last, and returns how many lines there were; sends `pieces` once they
+/// are asked for.
 fn follow(
     gateway: &OwnedFd,
     output: &mut dyn Write,
     pieces: &[Zeroizing<Vec<u8>>],
-) -> anyhow::Result<()> {
+) -> anyhow::Result<usize> {
     let mut buffer = vec![0; LARGEST];
+    let mut printed = 0;
     loop {
         let length = match recv(gateway.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
             Ok(0) => bail!("the gateway went away"),
@@ -75,9 +82,10 @@ fn follow(
         match answer {
             ReloadAnswer::Ready => pieces.iter().try_for_each(|piece| put(gateway, piece))?,
             ReloadAnswer::Lines(lines) => {
+                printed += lines.len();
                 lines.iter().try_for_each(|line| writeln!(output, "{line}"))?
             }
-            ReloadAnswer::Done => return Ok(()),
+            ReloadAnswer::Done => return Ok(printed),
             ReloadAnswer::Failed(why) => bail!(why),
         }
     }

@@ -10,7 +10,7 @@ use serde::Serialize;
 use uxfrm_control_client::stat;
 use uxfrm_status::counters::{CounterList, CounterReport};
 
-use crate::arguments::StatOptions;
+use crate::{arguments::StatOptions, environment};
 
 /// What counters are listed by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +33,7 @@ struct Growth<'a> {
 
 /// Prints them, a line each, and warns if the store of sequence numbers is not healthy.
 pub(crate) fn execute(options: &StatOptions) -> anyhow::Result<()> {
+    environment::enter_namespace(options.namespace.netns.as_deref())?;
     let listing = match options {
         StatOptions { reasons: true, .. } => Listing::Reasons,
         StatOptions { caches: true, .. } => Listing::Caches,

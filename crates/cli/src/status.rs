@@ -17,27 +17,16 @@ use uxfrm_status::{
     text::{Colour, render},
 };
 
-use crate::arguments::StatusOptions;
-
-/// Something is not as it should be.
-const BAD: u8 = 1;
-/// Nobody could be asked.
-const UNKNOWN: u8 = 2;
+use crate::{arguments::StatusOptions, environment, exit_code::UNWELL};
 
 /// Has a terminal forget what it shows.
 const CLEAR: &str = "\x1b[H\x1b[2J\x1b[3J";
 
 /// Prints them; with a watch, again and again.
 pub(crate) fn execute(options: &StatusOptions) -> anyhow::Result<ExitCode> {
+    environment::enter_namespace(options.namespace.netns.as_deref())?;
     loop {
-        let status = match read(options) {
-            Ok(status) => status,
-            Err(error) => {
-                // An error on stderr itself cannot be reported.
-                let _closed = writeln!(io::stderr(), "uxfrm: {error:#}");
-                return Ok(ExitCode::from(UNKNOWN));
-            }
-        };
+        let status = read(options)?;
         print(&status, options)?;
         let Some(seconds) = options.watch else { return Ok(code(&status, options)) };
         thread::sleep(Duration::from_secs(seconds));
@@ -92,5 +81,5 @@ pub(crate) fn colour() -> Colour {
 
 fn code(status: &GatewayStatus, options: &StatusOptions) -> ExitCode {
     let is_missing = options.peer.is_some() && status.totals.tunnels == 0;
-    if status.is_bad() || is_missing { ExitCode::from(BAD) } else { ExitCode::SUCCESS }
+    if status.is_bad() || is_missing { ExitCode::from(UNWELL) } else { ExitCode::SUCCESS }
 }

@@ -25,7 +25,7 @@ use std::{
     io::{self, Write as _},
     process::ExitCode,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use ratatui::{buffer::Buffer, layout::Rect};
@@ -39,10 +39,13 @@ use self::{
     source::Source,
     table::{Order, Table},
 };
-use crate::arguments::TopOptions;
+use crate::{arguments::TopOptions, environment, exit_code::WrongUsage};
 
 /// The longest wait for a key before new samples and signals are looked at.
 const TICK: Duration = Duration::from_millis(50);
+
+/// By then each worker has told twice what it did: it does so about once a second.
+const PUBLISHED: Duration = Duration::from_secs(3);
 
 /// Columns of a frame that is printed.
 const WIDTH: u16 = 80;
@@ -52,6 +55,7 @@ const SIGNALLED: u8 = 128;
 
 /// Shows it until the user has seen enough, or prints one frame.
 pub(crate) fn execute(options: &TopOptions) -> anyhow::Result<ExitCode> {
+    environment::enter_namespace(options.namespace.netns.as_deref())?;
     let filter = options.filter.clone().unwrap_or_default();
     let interval = Duration::from_secs_f64(options.delay);
     let mut controls = Controls::new(options.view, filter, interval);
@@ -70,7 +74,8 @@ fn order(options: &TopOptions, name: &str) -> anyhow::Result<Order> {
     let wanted = columns.iter().position(|column| column.title.eq_ignore_ascii_case(name));
     let Some(column) = wanted else {
         let titles: Vec<_> = columns.iter().map(|column| column.title).collect();
-        anyhow::bail!("there is no column {name:?}: {}", titles.join(", "));
+        let says = format!("there is no column {name:?}: {}", titles.join(", "));
+        anyhow::bail!(WrongUsage(says));
     };
     Ok(match columns[column].align {
         table::Align::Left => Order::ascending(column),
@@ -130,11 +135,7 @@ fn arranged(model: &Model, controls: &Controls) -> Table {
 
 /// Prints one frame of two samples, high enough for all rows.
 fn once(controls: &Controls) -> anyhow::Result<()> {
-    let (mut model, mut sampler) = (Model::new(), Sampler::default());
-    let peer = controls.question().peer;
-    model.take(Ok(Box::new(sampler.read(peer)?)));
-    thread::sleep(controls.interval());
-    model.take(Ok(Box::new(sampler.read(peer)?)));
+    let model = sampled(controls)?;
     let table = arranged(&model, controls);
     let palette = Palette { colours: Colours::None, characters: Characters::Ascii };
     let scene = Scene { model: &model, controls, table: &table, palette };
@@ -143,6 +144,23 @@ fn once(controls: &Controls) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
+}
+
+/// Two samples, the interval apart; longer, if the workers have not yet told twice what they did.
+fn sampled(controls: &Controls) -> anyhow::Result<Model> {
+    let (peer, mut wait) = (controls.question().peer, controls.interval());
+    let mut sampler = Sampler::default();
+    let (first, begin) = (Box::new(sampler.read(peer)?), Instant::now());
+    loop {
+        thread::sleep(wait);
+        let mut model = Model::new();
+        model.take(Ok(first.clone()));
+        model.take(Ok(Box::new(sampler.read(peer)?)));
+        if model.has_rates() || begin.elapsed() >= PUBLISHED {
+            return Ok(model);
+        }
+        wait = TICK;
+    }
 }
 
 /// A frame as text.

@@ -15,11 +15,13 @@ use uxfrm_status::{
 use crate::{
     arguments::TraceOptions,
     capture::{GONE, ROUND, time_of_day},
+    environment,
     status::colour,
 };
 
 /// Traces until so many packets have come.
 pub(crate) fn execute(options: &TraceOptions) -> anyhow::Result<()> {
+    environment::enter_namespace(options.namespace.netns.as_deref())?;
     let query = TraceQuery { packets: options.packets, filter: options.filter.query() };
     let mut watch = PacketWatch::open()?;
     let zone = TimeZone::system();

@@ -2,9 +2,8 @@
 //! do; this process looks at what the kernel does before and after: routes, forwarding, filters.
 //!
 //! Exit code: 0 the packet leaves in ESP or comes in, 1 it is dropped, waits or leaves plain, 2
-//! nobody could be asked.
+//! there is no answer: none of the gateway, or wrong words.
 
-mod dropped;
 pub(crate) mod query;
 mod text;
 
@@ -12,15 +11,14 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use uxfrm_control_client::stat;
+use uxfrm_status::dropped::DroppedPacket;
 use uxfrm_status::explanation::{FlowExplanation, FlowOutcome, FlowQuery, StepResult};
 
-use crate::arguments::WhyOptions;
-use dropped::DroppedPacket;
-
-/// The packet does not get through, or not protected.
-const STOPPED: u8 = 1;
-/// Nobody could be asked, or the words are wrong.
-const UNKNOWN: u8 = 2;
+use crate::{
+    arguments::WhyOptions,
+    environment,
+    exit_code::{UNASKED, UNWELL},
+};
 
 /// Explains one packet.
 pub(crate) fn execute(options: &WhyOptions) -> anyhow::Result<ExitCode> {
@@ -32,13 +30,14 @@ pub(crate) fn execute(options: &WhyOptions) -> anyhow::Result<ExitCode> {
         Err(error) => {
             // An error on stderr itself cannot be reported.
             let _closed = writeln!(io::stderr(), "uxfrm: {error:#}");
-            Ok(ExitCode::from(UNKNOWN))
+            Ok(ExitCode::from(UNASKED))
         }
     }
 }
 
 fn explain(options: &WhyOptions) -> anyhow::Result<FlowExplanation> {
-    let dropped = options.drop.map(DroppedPacket::read).transpose()?;
+    environment::enter_namespace(options.namespace.netns.as_deref())?;
+    let dropped = options.drop.map(read_dropped).transpose()?;
     let query: FlowQuery = match &dropped {
         Some(dropped) => dropped.query()?,
         None => query::parse(&options.words)?,
@@ -50,6 +49,11 @@ fn explain(options: &WhyOptions) -> anyhow::Result<FlowExplanation> {
         None => uxfrm_host_facts::tell_what_stops_it(&mut explanation),
     }
     Ok(explanation)
+}
+
+fn read_dropped(number: u64) -> anyhow::Result<DroppedPacket> {
+    let report = stat::read_drops(&DroppedPacket::request(number))?;
+    Ok(DroppedPacket::find(&report, number)?)
 }
 
 fn print(explanation: &FlowExplanation, options: &WhyOptions) -> anyhow::Result<()> {
@@ -68,6 +72,6 @@ fn code(explanation: &FlowExplanation) -> ExitCode {
         | FlowOutcome::ComesIn
         | FlowOutcome::LeavesPlain
         | FlowOutcome::Waits
-        | FlowOutcome::Dropped => ExitCode::from(STOPPED),
+        | FlowOutcome::Dropped => ExitCode::from(UNWELL),
     }
 }

@@ -53,6 +53,19 @@ pub fn ensure_gateway(path: Option<&Path>) -> anyhow::Result<()> {
     connect(path, 0).map(drop)
 }
 
+/// Why no connection came about, in a sentence.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unanswered(String);
+
+impl Unanswered {
+    /// With these words.
+    #[must_use]
+    pub fn new(words: impl Into<String>) -> Self {
+        Self(words.into())
+    }
+}
+
 /// What is spoken on a connection that is not about states and policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientDialect {
@@ -75,7 +88,7 @@ pub enum ClientDialect {
 /// who listens to some waits for ever.
 ///
 /// # Errors
-/// When none runs there, or it does not answer us.
+/// [`Unanswered`] when none runs there, or it does not answer us.
 pub fn connect(path: Option<&Path>, groups: u32) -> anyhow::Result<OwnedFd> {
     open(path, groups, Dialect::Xfrm, (groups == 0).then_some(ANSWER))
 }
@@ -112,13 +125,12 @@ fn open(
 ) -> anyhow::Result<OwnedFd> {
     let asked = ask(path, groups, dialect, patience);
     let (socket, answer) = asked.map_err(|error| {
-        let what = unanswered(path, &error);
+        let what = Unanswered(unanswered(path, &error));
         anyhow::Error::new(error).context(what)
     })?;
-    anyhow::ensure!(
-        answer.kind == GreetingKind::Welcome,
-        "the gateway answers only root and the user that runs it"
-    );
+    let is_welcome = answer.kind == GreetingKind::Welcome;
+    let refused = || Unanswered::new("the gateway answers only root and the user that runs it");
+    anyhow::ensure!(is_welcome, refused());
     Ok(socket)
 }
 

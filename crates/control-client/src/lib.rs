@@ -20,5 +20,6 @@ pub mod stat;
 pub mod upgrade;
 
 pub use connection::{
-    ClientDialect, check_listener, connect, connect_dialect, disable_timeout, ensure_gateway,
+    ClientDialect, Unanswered, check_listener, connect, connect_dialect, disable_timeout,
+    ensure_gateway,
 };

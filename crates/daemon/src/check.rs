@@ -3,15 +3,20 @@
 //! Each rule looks at the databases that the files make, and at how the host is set; none changes
 //! anything. A rule tells what is wrong, where, and the line or command that mends it.
 
+mod ends;
+mod host_settings;
 mod missing_policies;
+mod shadows;
 mod states;
 mod templates;
 #[cfg(test)]
 mod tests;
 
-use std::{fmt, fs};
+use std::fmt;
 
 use uxfrm_engine::{Settings, Snapshot};
+
+pub(crate) use self::host_settings::HostSettings;
 
 /// Findings of one rule that are told singly.
 const MOST: usize = 10;
@@ -35,35 +40,12 @@ pub(crate) struct Finding {
     pub(crate) mend: String,
 }
 
-/// How the host is set, as far as rules ask.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct HostSettings {
-    /// `net.ipv4.ip_forward`
-    pub(crate) forwards_v4: bool,
-    /// `net.ipv6.conf.all.forwarding`
-    pub(crate) forwards_v6: bool,
-}
-
-/// What the rules are told of an inline gateway's host: it forwards by itself.
-pub(crate) const INLINE: HostSettings = HostSettings { forwards_v4: true, forwards_v6: true };
-
 /// What all rules look at.
 #[derive(Clone, Copy, Debug)]
 struct Subject<'a> {
     snapshot: &'a Snapshot,
     settings: &'a Settings,
-    host: HostSettings,
-}
-
-impl HostSettings {
-    /// Of this network namespace.
-    pub(crate) fn read() -> Self {
-        let is_on = |path| fs::read_to_string(path).is_ok_and(|text| text.trim() != "0");
-        Self {
-            forwards_v4: is_on("/proc/sys/net/ipv4/ip_forward"),
-            forwards_v6: is_on("/proc/sys/net/ipv6/conf/all/forwarding"),
-        }
-    }
+    host: &'a HostSettings,
 }
 
 impl Finding {
@@ -90,8 +72,13 @@ impl fmt::Display for Finding {
 /// A rule.
 type Rule = fn(&Subject<'_>) -> Vec<Finding>;
 
-const RULES: [Rule; 8] = [
+const RULES: [Rule; 14] = [
     templates::without_state,
+    templates::of_another_family,
+    shadows::behind_plain,
+    ends::of_other_hosts,
+    ends::to_oneself,
+    ends::to_nowhere,
     missing_policies::in_without_fwd,
     missing_policies::out_without_way_back,
     missing_policies::forwarding_is_off,
@@ -99,10 +86,11 @@ const RULES: [Rule; 8] = [
     states::without_authentication,
     states::without_replay_window,
     states::without_cipher,
+    states::with_one_key_for_both_ways,
 ];
 
 /// Lines about all that the rules find, warnings first.
-pub(crate) fn findings(snapshot: &Snapshot, host: HostSettings) -> Vec<String> {
+pub(crate) fn findings(snapshot: &Snapshot, host: &HostSettings) -> Vec<String> {
     let settings = Settings::default();
     let subject = Subject { snapshot, settings: &settings, host };
     let mut all: Vec<_> = RULES.iter().flat_map(|rule| bounded(rule(&subject))).collect();

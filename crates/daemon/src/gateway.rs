@@ -179,11 +179,14 @@ pub fn check(path: &Path) -> anyhow::Result<Vec<String>> {
     let config = Config::load(path)?;
     let store = inspect_store(&config).err();
     let (tun, mark) = (config.host.tun.as_str(), config.wire.mark.get());
-    let host = config.inline.as_ref().map_or_else(HostSettings::read, |_| check::INLINE);
     let ways = read(&config, DeviceCreation::DryRun, None).map(|(database, ..)| {
         let snapshot = database.snapshot();
         let ways = routes::describe(&snapshot.spd, tun, mark);
-        ways.into_iter().chain(check::findings(&snapshot, host)).collect()
+        let host = match config.inline {
+            Some(_) => HostSettings::inline(),
+            None => HostSettings::read(&snapshot),
+        };
+        ways.into_iter().chain(check::findings(&snapshot, &host)).collect()
     });
     let (ways, fault) = ways.map_or_else(|fault| (Vec::new(), Some(fault)), |ways| (ways, None));
     let held = fail_closed::describe(state_directory(&config)?, config.host.at_start);

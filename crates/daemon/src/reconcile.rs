@@ -24,6 +24,7 @@ pub(crate) mod rebuild;
 mod refusal;
 pub(crate) mod retry;
 pub(crate) mod sequences;
+pub(crate) mod tun_mtu;
 mod undo;
 
 use std::{io, sync::Arc, time::Duration};
@@ -39,8 +40,11 @@ use self::{
     refusal::{USED_UP, is_exhausted, no_disk},
     retry::Retry,
     sequences::SequenceStore,
+    tun_mtu::TunMtu,
 };
-use crate::{clock::now, firewall::host_bypass::HostBypass, ports::af_xdp::AfXdpDevice};
+use crate::{
+    clock::now, config::Mtu, firewall::host_bypass::HostBypass, ports::af_xdp::AfXdpDevice,
+};
 
 /// How often states are looked at for numbers that run short, what could not be done is tried
 /// again, and workers are told of narrow paths: they find out again then for all flows how they
@@ -64,6 +68,7 @@ pub(crate) struct Reconciler {
     /// What happened to packets that no policy is for at the last commit.
     committed_defaults: DefaultActions,
     pub(crate) path_mtus: PathMtuReports,
+    pub(crate) tun_mtu: TunMtu,
     /// Whether states came that packets may be waiting for.
     news: bool,
     /// Policies of the last run for which none has come yet.
@@ -120,10 +125,16 @@ impl Reconciler {
             uncommitted: ChangeSet::default(),
             committed_defaults: defaults,
             path_mtus: PathMtuReports::new(),
+            tun_mtu: TunMtu::new(Mtu::default()),
             news: false,
             held,
             audit: AuditLog::new(now()),
         }
+    }
+
+    /// The same with another setting of the TUN's MTU.
+    pub(crate) fn with_tun_mtu(self, mtu: Mtu) -> Self {
+        Self { tun_mtu: TunMtu::new(mtu), ..self }
     }
 
     /// Does what the changes since the last time need, which somebody asked for; states and workers
@@ -252,6 +263,9 @@ impl Reconciler {
         changes.removed.iter().for_each(|sa| self.store.dismiss(sa, now()));
         changes.added.iter().for_each(|sa| self.store.admit(sa, now()));
         self.news |= !changes.added.is_empty();
+        if !changes.is_empty() {
+            self.tun_mtu.outdate();
+        }
         changes
     }
 
@@ -328,6 +342,7 @@ impl Reconciler {
         self.renew(database);
         self.path_mtus.remeasure(&mut *self.tables.routes);
         self.tables.publish_host(database);
+        self.follow_tun_mtu(database);
         self.tables.review(&snapshot.spd);
         self.review = now().plus(REVIEW);
     }
@@ -337,6 +352,11 @@ impl Reconciler {
         if self.store.is_urgent() && self.fault.is_none() {
             self.renew(database);
         }
+    }
+
+    /// Has the TUN's MTU follow states and paths.
+    pub(crate) fn follow_tun_mtu(&mut self, database: &Database) {
+        self.tun_mtu.follow(database.current(), &mut *self.tables.routes, now());
     }
 
     fn renew(&mut self, database: &mut Database) {

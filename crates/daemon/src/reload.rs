@@ -127,6 +127,7 @@ impl Reload {
         outcome.changes = make(difference, database, reconciler)?;
         outcome.faults.extend(steps.into_iter().filter_map(|step| step.carry_out(carrying).err()));
         *at_exit = config.host.at_exit;
+        reconciler.tun_mtu.set(config.host.mtu);
         let expires = config.control.acquire_expires;
         outcome.acquire_expires =
             (expires != self.config.control.acquire_expires).then_some(expires.get());
@@ -134,6 +135,7 @@ impl Reload {
         self.plan = plan;
         // What waits for the next start is told again at the next reload.
         self.config.host.at_exit = config.host.at_exit;
+        self.config.host.mtu = config.host.mtu;
         self.config.control.acquire_expires = expires;
         Ok(outcome)
     }
@@ -142,6 +144,7 @@ impl Reload {
     fn followed(&self, wanted: &Config) -> impl Iterator<Item = String> {
         let keys = [
             ("[host] at_exit", self.config.host.at_exit == wanted.host.at_exit),
+            ("[host] mtu", self.config.host.mtu == wanted.host.mtu),
             (
                 "[control] acquire_expires",
                 self.config.control.acquire_expires == wanted.control.acquire_expires,

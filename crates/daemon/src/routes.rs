@@ -39,7 +39,7 @@ use uxfrm_io::ipv6_support::is_missing;
 use uxfrm_io::rtnetlink::{self, MonitorResult, RouteChange, Rtnetlink, RtnlMonitor};
 use uxfrm_packet::Version;
 
-use crate::config::DIVERTED;
+use crate::{config::DIVERTED, tun::gso_limit};
 
 use address_plan::AddressPlan;
 use destinations::Destinations;
@@ -48,6 +48,7 @@ pub(crate) use lookup_rule::DivertMode;
 use lookup_rule::LookupRule;
 use multicast::GroupPolicies;
 use multicast::MulticastGroups;
+pub(crate) use peers::LastingMtus;
 use peers::Peers;
 pub(crate) use route_demand::passes_plain;
 use running_gateway::RunningGateway;
@@ -346,6 +347,25 @@ impl HostRoutes {
     /// The same, if it may have changed since the last time.
     pub(crate) fn take_route_news(&mut self) -> Option<HostView> {
         self.peers.take_route_news().then(|| self.host())
+    }
+
+    /// What the network takes towards peers, as far as that lasts.
+    pub(crate) fn lasting_mtus(&self) -> LastingMtus {
+        self.peers.lasting()
+    }
+
+    /// Gives the TUN another MTU, unless it has it.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn fit_tun(&mut self, mtu: u16) -> Result<(), rtnetlink::Error> {
+        if self.rtnetlink.link_of_index(self.tun)?.mtu == u32::from(mtu) {
+            return Ok(());
+        }
+        self.rtnetlink.set_mtu(self.tun, mtu.into())?;
+        tracing::info!(mtu, "the TUN has another MTU");
+        gso_limit::fit(&mut self.rtnetlink, self.tun, self.peers.mtu().into());
+        Ok(())
     }
 
     /// Says where the kernel takes nothing from a peer, now that routes are there.

@@ -9,8 +9,9 @@ use uxfrm_io::{rtnetlink::Rtnetlink, tun::Tun};
 /// fewer wait.
 pub(crate) const QUEUE: u32 = 4000;
 
-/// Gives the TUN its MTU and brings it up, without addresses of its own making. Its index.
-pub(crate) fn bring_up(tun: &Tun, mtu: u16) -> anyhow::Result<u32> {
+/// Gives the TUN its MTU, if it is to have another, and brings it up, without addresses of its own
+/// making. Its index.
+pub(crate) fn bring_up(tun: &Tun, mtu: Option<u16>) -> anyhow::Result<u32> {
     let mut rtnetlink = Rtnetlink::open()?;
     let link = rtnetlink.link(tun.name())?;
     // A link-local address would make the kernel send neighbour and router solicitations into the
@@ -22,7 +23,7 @@ pub(crate) fn bring_up(tun: &Tun, mtu: u16) -> anyhow::Result<u32> {
             tracing::debug!(%error, "the kernel has no IPv6 on the TUN");
         }
     }
-    rtnetlink.set_mtu(link.index, u32::from(mtu))?;
+    mtu.map_or(Ok(()), |mtu| rtnetlink.set_mtu(link.index, mtu.into()))?;
     rtnetlink.set_queue_length(link.index, QUEUE)?;
     rtnetlink.set_up(link.index)?;
     Ok(link.index)

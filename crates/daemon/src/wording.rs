@@ -1,7 +1,7 @@
 //! Policies, templates and states in the words of `ip xfrm`.
 
 use uxfrm_engine::explain::states::{NearState, StateMisfit};
-use uxfrm_engine::{Action, Lifecycle, PolicyEntry, Reqid, Sa, SaId, Template};
+use uxfrm_engine::{Action, Family, Lifecycle, PolicyEntry, Reqid, Sa, SaId, Selector, Template};
 
 /// `policy src 10.1.0.0/16 dst 10.2.0.0/16 dir out`
 pub(crate) fn policy(entry: &PolicyEntry) -> String {
@@ -102,6 +102,14 @@ fn misfit_words(misfit: StateMisfit, sa: &Sa, template: &Template) -> String {
         }
         StateMisfit::Cpu => "it is for another worker (pcpu-num)".to_owned(),
         StateMisfit::Selector => match &config.selector {
+            // Of the packet's family it would fit.
+            Some(own) if *own == Selector::any(own.family()) => {
+                let family = match own.family() {
+                    Family::V4 => "IPv4",
+                    Family::V6 => "IPv6",
+                };
+                format!("it is for {family} packets alone: `flag af-unspec` is for both families")
+            }
             Some(selector) => format!("its selector is {selector}"),
             None => "its selector is another".to_owned(),
         },

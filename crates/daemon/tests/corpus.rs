@@ -73,6 +73,7 @@ const EVERY_KEY: &str = "\
 [host]
 tun = 'uxfrm0'
 mtu = 1500
+clamp_mss = true
 [wire]
 encapsulation = 'esp'
 udp_ports = [4500, 500]

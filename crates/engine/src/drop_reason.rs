@@ -130,8 +130,8 @@ drop_reasons! {
     /// Outbound: a policy of the last run protected or blocked the packet, and none has replaced it
     /// since the start.
     OutHeld => "out_held", Some(X::OutPolBlock),
-        "The IKE daemon has not come back since the restart, or its configuration has changed.",
-        "`uxfrm check CONFIG` lists what is held; start the IKE daemon, or `uxfrm release`.";
+        "Who put the policy in, an IKE daemon or `ip xfrm` lines, has not done it again since.",
+        "`uxfrm check CONFIG` lists what is held; start that daemon or script, or `uxfrm release`.";
     /// Outbound: no policy matches and the default is block.
     OutDefaultBlock => "out_default_block", Some(X::OutPolBlock),
         "The default for `out` is block, and no policy was made for this flow.",
@@ -286,8 +286,8 @@ drop_reasons! {
     /// Inbound: an authentic number above the edge reserved on the disk; the next ones pass as soon
     /// as more is reserved.
     InReplayReserve => "in_replay_reserve", Some(X::InStateSeqError),
-        "A peer that leaped far ahead. If it persists, the disk takes no writes.",
-        "`journalctl -u uxfrm`; free space of the state directory's disk.";
+        "A peer that leaped far ahead, as a uxfrm that was killed. If it lasts: a full disk.",
+        "Nothing if it has ended. Else `journalctl -u uxfrm`; free space of the state directory.";
     /// Inbound: sequence number 0, which is never sent. As in the kernel it counts as no failure of
     /// the state (`net/xfrm/xfrm_replay.c: xfrm_replay_check_legacy`).
     InNoNumber => "in_no_number", Some(X::InStateSeqError),
@@ -390,8 +390,8 @@ drop_reasons! {
     /// Inbound: a policy of the last run protected or blocked the packet, and none has replaced it
     /// since the start.
     InHeld => "in_held", Some(X::InPolBlock),
-        "The IKE daemon has not come back since the restart, or its configuration has changed.",
-        "`uxfrm check CONFIG` lists what is held; start the IKE daemon, or `uxfrm release`.";
+        "Who put the policy in, an IKE daemon or `ip xfrm` lines, has not done it again since.",
+        "`uxfrm check CONFIG` lists what is held; start that daemon or script, or `uxfrm release`.";
     /// Inbound: a NAT keepalive (RFC 3948 §2.3): one byte 0xff, discarded as it should be.
     InKeepalive => "in_keepalive", None,
         "The peer keeps its NAT's mapping open.",

@@ -11,6 +11,7 @@ pub mod keepalive;
 mod lazy_keys;
 mod live;
 mod numbers;
+pub mod overhead;
 mod prefetch;
 pub mod progress;
 pub mod replay;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::{Cpu, SourcePorts, WorkerCacheSettings};
+use crate::{Cpu, Family, SourcePorts, WorkerCacheSettings};
 
 /// Who writes the headers outside ESP in UDP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,6 +39,17 @@ pub enum UdpSuper {
     Taken,
 }
 
+/// Whether TCP's SYNs are changed so that segments fit into tunnels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MssClamp {
+    /// SYNs are carried as they are.
+    #[default]
+    Off,
+    /// A loop calls [`Worker::clamp_outbound`](crate::Worker::clamp_outbound) and
+    /// [`Worker::clamp_inbound`](crate::Worker::clamp_inbound).
+    On,
+}
+
 /// The host's own addresses: packets to them are checked by `in` policies, all others by `fwd`
 /// ones.
 ///
@@ -71,6 +82,16 @@ impl HostAddresses {
             }
             IpAddr::V6(v6) => v6.is_multicast() || self.v6.binary_search(&v6.to_bits()).is_ok(),
         }
+    }
+
+    /// All of a family, multicast excepted.
+    pub(crate) fn of_family(&self, family: Family) -> impl Iterator<Item = IpAddr> {
+        let (v4, v6): (&[u32], &[u128]) = match family {
+            Family::V4 => (&self.v4, &[]),
+            Family::V6 => (&[], &self.v6),
+        };
+        let v4 = v4.iter().map(|bits| IpAddr::V4(Ipv4Addr::from_bits(*bits)));
+        v4.chain(v6.iter().map(|bits| IpAddr::V6(Ipv6Addr::from_bits(*bits))))
     }
 
     /// The first own address of the same family as `other`, used as source of ICMP errors.
@@ -163,6 +184,8 @@ pub struct Settings {
     pub seed: u64,
     /// Source ports for inner flows.
     pub source_ports: SourcePorts,
+    /// Whether TCP's SYNs are changed.
+    pub clamp_mss: MssClamp,
 }
 
 impl Default for Settings {
@@ -180,6 +203,7 @@ impl Default for Settings {
             cpu: Cpu(0),
             seed: 0,
             source_ports: SourcePorts::default(),
+            clamp_mss: MssClamp::default(),
         }
     }
 }

@@ -4,6 +4,8 @@
 //! counters. Every packet that it is given comes out, waits for a state or for other fragments, or
 //! is dropped under exactly one [`DropReason`]: see [`TrafficCounters`].
 
+mod clamp;
+mod icmp_source;
 mod traced;
 
 use std::net::IpAddr;

@@ -8,9 +8,12 @@ use std::net::IpAddr;
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::SockaddrStorage;
 use uxfrm_control::DIVERTED;
-use uxfrm_status::explanation::{FlowExplanation, FlowOutcome, FlowQuery, FlowStep, StepResult};
+use uxfrm_status::explanation::{
+    EncapsulationStatus, FlowExplanation, FlowOutcome, FlowQuery, FlowStep, PathMtuOrigin,
+    StepResult,
+};
 
-use crate::route::{NamedRoute, RouteSocket};
+use crate::route::{NamedRoute, RouteSocket, device_mtu};
 
 /// What was read of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,6 +32,8 @@ pub(crate) struct Host {
     rp_filter: u8,
     /// The gateway's TUN; empty in inline mode.
     tun: String,
+    /// Its MTU in bytes; 0 where it can't be read.
+    tun_mtu: u32,
 }
 
 impl Host {
@@ -52,7 +57,8 @@ impl Host {
         let forwards = number(&format!("{family}/{setting}")).map(|number| number != 0);
         let filters = ["all", &tun].map(|device| number(&format!("ipv4/conf/{device}/rp_filter")));
         let rp_filter = filters.into_iter().flatten().max().unwrap_or_default();
-        Ok(Self { is_own_source, plain, diverted, peer, forwards, rp_filter, tun })
+        let tun_mtu = if tun.is_empty() { 0 } else { device_mtu(&tun) };
+        Ok(Self { is_own_source, plain, diverted, peer, forwards, rp_filter, tun, tun_mtu })
     }
 
     /// Adds steps for what was read to those of the gateway.
@@ -93,6 +99,7 @@ impl Host {
             Some(route) => {
                 explanation.steps.push(FlowStep::new("way out", words(route)));
                 explanation.verdict += &format!(", by {}", route.device);
+                self.add_mtus(route, explanation);
                 self.add_device_mtu(route, explanation);
             }
             None => explanation.steps.push(
@@ -149,6 +156,24 @@ impl Host {
         }
     }
 
+    /// Where the size that fits comes from, and who tells senders.
+    fn add_mtus(&self, route: &NamedRoute, explanation: &mut FlowExplanation) {
+        let Some(outer) = &mut explanation.encapsulation else { return };
+        let mut notes = Vec::new();
+        if route.mtu == u32::from(outer.path_mtu) {
+            outer.path_mtu_origin = Some(route.origin);
+            outer.path_mtu_expires =
+                Some(route.expires.as_secs()).filter(|_| route.origin == PathMtuOrigin::Learned);
+            notes.push(origin_words(route));
+        }
+        if self.tun_mtu > 0 {
+            outer.tun_mtu = Some(self.tun_mtu);
+            notes.push(tun_words(&self.tun, self.tun_mtu, outer));
+        }
+        let step = explanation.steps.iter_mut().find(|step| step.stage == "size");
+        step.into_iter().for_each(|step| step.notes.splice(0..0, notes.drain(..)).for_each(drop));
+    }
+
     fn add_device_mtu(&self, route: &NamedRoute, explanation: &mut FlowExplanation) {
         let Some(outer) = &explanation.encapsulation else { return };
         if route.mtu != 0 && route.mtu < u32::from(outer.path_mtu) {
@@ -193,6 +218,30 @@ impl Host {
     }
 }
 
+fn origin_words(route: &NamedRoute) -> String {
+    let NamedRoute { device, mtu, expires, .. } = route;
+    match route.origin {
+        PathMtuOrigin::Device => format!("{mtu} is the MTU of dev {device}"),
+        PathMtuOrigin::Route => format!("{mtu} is the MTU of the route, not of dev {device}"),
+        PathMtuOrigin::Learned => format!(
+            "{mtu} was learned from a router by ICMP; the kernel forgets it in {} s",
+            expires.as_secs()
+        ),
+    }
+}
+
+fn tun_words(tun: &str, mtu: u32, outer: &EncapsulationStatus) -> String {
+    let from = match outer.fixed_tun_mtu {
+        Some(_) => "fixed by `[host] mtu`",
+        None => "auto: it follows the tunnels",
+    };
+    let who = match u64::from(mtu) > outer.inner_mtu {
+        true => "uxfrm tells senders what fits here",
+        false => "the kernel tells senders",
+    };
+    format!("dev {tun} has MTU {mtu}, {from}; {who}")
+}
+
 fn forwarding_setting(flow: &str) -> &'static str {
     match flow.starts_with('[') || flow.contains("::") {
         true => "net.ipv6.conf.all.forwarding",
@@ -229,6 +278,8 @@ fn number(setting: &str) -> Option<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn query() -> FlowQuery {
@@ -258,7 +309,83 @@ mod tests {
     }
 
     fn by(device: &str) -> Option<NamedRoute> {
-        Some(NamedRoute { device: device.to_owned(), gateway: None, mtu: 1500 })
+        Some(NamedRoute {
+            device: device.to_owned(),
+            gateway: None,
+            mtu: 1500,
+            origin: PathMtuOrigin::Device,
+            expires: Duration::ZERO,
+        })
+    }
+
+    #[test]
+    fn size_step_tells_which_mtu_applies() {
+        use PathMtuOrigin::{Device, Learned, Route};
+        for (origin, path_mtu, tun_mtu, fixed, expected) in [
+            (
+                Device,
+                1500,
+                1446,
+                None,
+                &[
+                    "1500 is the MTU of dev eth0",
+                    "dev uxfrm0 has MTU 1446, auto: it follows the tunnels; the kernel tells senders",
+                    "TCP",
+                ][..],
+            ),
+            (
+                Route,
+                1300,
+                1500,
+                Some(1500),
+                &[
+                    "1300 is the MTU of the route, not of dev eth0",
+                    "dev uxfrm0 has MTU 1500, fixed by `[host] mtu`; uxfrm tells senders what fits \
+                     here",
+                    "TCP",
+                ],
+            ),
+            (
+                Learned,
+                1300,
+                0,
+                None,
+                &["1300 was learned from a router by ICMP; the kernel forgets it in 583 s", "TCP"],
+            ),
+        ] {
+            let expires = Duration::from_secs(if origin == Learned { 583 } else { 0 });
+            let route = by("eth0").map(|route| NamedRoute {
+                mtu: path_mtu.into(),
+                origin,
+                expires,
+                ..route
+            });
+            let host = Host { peer: route, tun: "uxfrm0".to_owned(), tun_mtu, ..Host::default() };
+            let mut explanation = explanation(FlowOutcome::LeavesProtected, "out");
+            let size = FlowStep::new("size", "some").with_notes(vec!["TCP".to_owned()]);
+            explanation.steps.push(size);
+            explanation.encapsulation = Some(EncapsulationStatus {
+                source: [10, 9, 0, 1].into(),
+                destination: [10, 9, 0, 2].into(),
+                spis: Vec::new(),
+                udp_port: None,
+                path_mtu,
+                path_mtu_origin: None,
+                path_mtu_expires: None,
+                inner_mtu: u64::from(path_mtu) - 54,
+                tun_mtu: None,
+                fixed_tun_mtu: fixed,
+                clamped_mss: None,
+                offloaded: false,
+            });
+            host.add_to(&query(), &mut explanation);
+            let size = explanation.steps.iter().find(|step| step.stage == "size").unwrap();
+            assert_eq!(size.notes, expected);
+            let outer = explanation.encapsulation.unwrap();
+            assert_eq!(outer.path_mtu_origin, Some(origin));
+            assert_eq!(outer.path_mtu_expires, (origin == Learned).then_some(583));
+            assert_eq!(outer.tun_mtu, Some(tun_mtu).filter(|mtu| *mtu > 0));
+        }
     }
 
     /// Stages with their results.

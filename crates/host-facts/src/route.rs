@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
@@ -12,6 +13,7 @@ use netlink_packet_route::route::{
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use nix::errno::Errno;
 use nix::net::if_::if_indextoname;
+use uxfrm_status::explanation::PathMtuOrigin;
 
 /// A route with its device's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +22,10 @@ pub(crate) struct NamedRoute {
     pub(crate) gateway: Option<IpAddr>,
     /// In bytes, of the route or of its device; 0 where neither tells.
     pub(crate) mtu: u32,
+    /// Where it comes from.
+    pub(crate) origin: PathMtuOrigin,
+    /// Until the kernel forgets a learned one.
+    pub(crate) expires: Duration,
 }
 
 /// Asks the kernel for the routes of packets.
@@ -97,7 +103,7 @@ fn named(message: &RouteMessage) -> Option<NamedRoute> {
     if matches!(message.header.kind, RouteType::Unreachable | RouteType::BlackHole) {
         return None;
     }
-    let (mut link, mut gateway, mut mtu) = (None, None, None);
+    let (mut link, mut gateway, mut mtu, mut expires) = (None, None, None, Duration::ZERO);
     for attribute in &message.attributes {
         if let RouteAttribute::Oif(index) = attribute {
             link = Some(*index);
@@ -105,13 +111,23 @@ fn named(message: &RouteMessage) -> Option<NamedRoute> {
             gateway = ip(address);
         } else if let RouteAttribute::Metrics(metrics) = attribute {
             mtu = metrics.iter().find_map(mtu_of);
+        } else if let RouteAttribute::CacheInfo(cached) = attribute {
+            expires = Duration::from_millis(u64::from(cached.expires) * MILLISECONDS);
         }
     }
     // Of a device that has gone the name may be empty.
     let device = if_indextoname(link?).ok()?.into_string().ok().filter(|name| !name.is_empty())?;
+    let origin = match mtu {
+        None => PathMtuOrigin::Device,
+        Some(_) if expires.is_zero() => PathMtuOrigin::Route,
+        Some(_) => PathMtuOrigin::Learned,
+    };
     let mtu = mtu.unwrap_or_else(|| device_mtu(&device));
-    Some(NamedRoute { device, gateway, mtu })
+    Some(NamedRoute { device, gateway, mtu, origin, expires })
 }
+
+/// Of the unit in which the kernel tells times (`USER_HZ`).
+const MILLISECONDS: u64 = 10;
 
 fn ip(address: &RouteAddress) -> Option<IpAddr> {
     if let RouteAddress::Inet(v4) = address {
@@ -127,7 +143,8 @@ fn mtu_of(metric: &RouteMetric) -> Option<u32> {
     if let RouteMetric::Mtu(mtu) = metric { Some(*mtu) } else { None }
 }
 
-fn device_mtu(device: &str) -> u32 {
+/// In bytes; 0 where it can't be read.
+pub(crate) fn device_mtu(device: &str) -> u32 {
     let text = fs::read_to_string(format!("/sys/class/net/{device}/mtu")).ok();
     text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
@@ -152,7 +169,15 @@ mod tests {
         let mtu = RouteAttribute::Metrics(vec![RouteMetric::Hoplimit(9), RouteMetric::Mtu(1400)]);
         let route = named(&answer(RouteType::Unicast, vec![RouteAttribute::Oif(1), gateway, mtu]));
         let gateway = Some([192, 0, 2, 1].into());
-        assert_eq!(route, Some(NamedRoute { device: "lo".to_owned(), gateway, mtu: 1400 }));
+        let origin = PathMtuOrigin::Route;
+        let expected = NamedRoute {
+            device: "lo".to_owned(),
+            gateway,
+            mtu: 1400,
+            origin,
+            expires: Duration::ZERO,
+        };
+        assert_eq!(route, Some(expected));
         let bare = named(&answer(RouteType::Local, vec![RouteAttribute::Oif(1)])).unwrap();
         assert!(bare.gateway.is_none() && bare.mtu > 0, "the device's own: {bare:?}");
         for (kind, link) in [(RouteType::Unreachable, 1), (RouteType::Unicast, u32::MAX)] {

@@ -25,6 +25,7 @@
 //! | [`text_file`] | input files of users |
 //! | [`capture`] | packets of an interface |
 //! | [`icmp_echo`] | how large packets a path takes |
+//! | [`icmp_sender`] | ICMP errors from an address of the host |
 //! | [`poll`], [`signal`] | waiting for ports, other threads and signals |
 //! | [`peer`] | who is at the other end of a UNIX socket |
 //! | [`sandbox`] | capabilities, system calls and files of a running gateway |
@@ -50,6 +51,7 @@ pub mod heap;
 pub mod huge_pages;
 pub mod icmp_echo;
 pub mod icmp_errors;
+pub mod icmp_sender;
 pub mod ike;
 pub mod ipv6_support;
 pub mod mapped_file;

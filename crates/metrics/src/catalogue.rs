@@ -132,6 +132,32 @@ catalogue! {
         "Until the first newest state of any tunnel reaches its hard limit of time";
     DROPS: Counter of Gateway, "uxfrm_drops_total", ["reason"],
         "Packets dropped, by drop reason";
+    WORKER_CPU: Counter of Gateway, "uxfrm_worker_cpu_seconds_total", ["worker"],
+        "Processor time of a worker's thread, in the kernel too; its rate is the busy share";
+    WORKER_TURNS: Counter of Gateway, "uxfrm_worker_turns_total", ["worker"],
+        "Rounds of a worker's loop";
+    WORKER_BATCHES: Counter of Gateway, "uxfrm_worker_batches_total", ["worker"],
+        "Batches that a worker received from its ports";
+    WORKER_WAITING: Gauge of Gateway, "uxfrm_worker_waiting_buffers", ["worker"],
+        "Buffers of a worker that wait for a state or for fragments";
+    WORKER_RECEIVED_PACKETS: Counter of Gateway, "uxfrm_worker_received_packets_total", ["worker", "direction"],
+        "Packets that came to a worker: out from the host, in from the network";
+    WORKER_RECEIVED_BYTES: Counter of Gateway, "uxfrm_worker_received_bytes_total", ["worker", "direction"],
+        "Bytes of packets that came to a worker";
+    WORKER_SENT_PACKETS: Counter of Gateway, "uxfrm_worker_sent_packets_total", ["worker", "direction"],
+        "Packets that a worker passed on";
+    WORKER_SENT_BYTES: Counter of Gateway, "uxfrm_worker_sent_bytes_total", ["worker", "direction"],
+        "Bytes of packets that a worker passed on";
+    WORKER_DROPPED_PACKETS: Counter of Gateway, "uxfrm_worker_dropped_packets_total", ["worker", "direction"],
+        "Packets that a worker dropped";
+    PORT_RECEIVED_BUFFERS: Counter of Gateway, "uxfrm_worker_port_received_buffers_total", ["worker", "port"],
+        "Buffers that a worker's port received: a packet each, or several that the kernel has joined";
+    PORT_SENT_PACKETS: Counter of Gateway, "uxfrm_worker_port_sent_packets_total", ["worker", "port"],
+        "Packets that a worker's port sent";
+    PORT_SENT_BYTES: Counter of Gateway, "uxfrm_worker_port_sent_bytes_total", ["worker", "port"],
+        "Bytes that a worker's port sent";
+    PORT_REFUSED_PACKETS: Counter of Gateway, "uxfrm_worker_port_refused_packets_total", ["worker", "port"],
+        "Packets of a worker's port that the kernel did not take";
     DEVICES: Info of Gateway, "uxfrm_device_info", ["device"],
         "Offload devices";
     DEVICE_DROPS: Counter of Gateway, "uxfrm_device_drops_total", ["device", "reason"],

@@ -5,6 +5,7 @@ use uxfrm_status::{
     drops::{DropScope, DropTallyQuery, DropTallyReport},
     gateway::{GatewayStatus, StatusQuery, TunnelOrder},
     protocol::StatusRequest,
+    workers::WorkerReport,
 };
 
 /// Tunnels that have series of their own, unless somebody wants more or less.
@@ -20,13 +21,14 @@ pub(crate) struct Documents {
     pub(crate) status: GatewayStatus,
     pub(crate) counters: CounterReport,
     pub(crate) devices: DropTallyReport,
+    pub(crate) workers: WorkerReport,
 }
 
 impl Figures {
     /// What to ask the gateway: in this order, and on one connection, as it takes no longer then.
     /// `tunnels` are to have series of their own at the most.
     #[must_use]
-    pub fn requests(tunnels: u32) -> [StatusRequest; 3] {
+    pub fn requests(tunnels: u32) -> [StatusRequest; 4] {
         let query = StatusQuery {
             limit: Some(tunnels),
             order: TunnelOrder::Traffic,
@@ -36,13 +38,19 @@ impl Figures {
             StatusRequest::Status(query),
             StatusRequest::Counters,
             StatusRequest::DropTallies(DropTallyQuery { by: DropScope::Device }),
+            StatusRequest::Workers,
         ]
     }
 
-    /// What it has told: its tunnels, its counters, drops by device.
+    /// What it has told: its tunnels, its counters, drops by device, its workers.
     #[must_use]
-    pub fn new(status: GatewayStatus, counters: CounterReport, devices: DropTallyReport) -> Self {
-        Self(Some(Box::new(Documents { status, counters, devices })))
+    pub fn new(
+        status: GatewayStatus,
+        counters: CounterReport,
+        devices: DropTallyReport,
+        workers: WorkerReport,
+    ) -> Self {
+        Self(Some(Box::new(Documents { status, counters, devices, workers })))
     }
 
     /// Nothing: no gateway answers.

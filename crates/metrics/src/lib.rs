@@ -32,3 +32,4 @@ pub mod page;
 mod sample;
 mod state;
 mod tunnel;
+mod worker;

@@ -15,7 +15,7 @@ use crate::{
     format::TextFormat,
     gateway, kernel,
     label::Labels,
-    link, sample, state, tunnel,
+    link, sample, state, tunnel, worker,
 };
 
 /// The page of what a gateway has told.
@@ -41,9 +41,10 @@ impl Collector for Figures {
 }
 
 fn write(encoder: &mut DescriptorEncoder<'_>, documents: &Documents) -> fmt::Result {
-    let Documents { status, counters, devices } = documents;
+    let Documents { status, counters, devices, workers } = documents;
     gateway::write(encoder, status)?;
     gateway::write_drops(encoder, counters)?;
+    worker::write(encoder, workers)?;
     device::write(encoder, status, devices)?;
     device::write_caches(encoder, counters)?;
     link::write(encoder, counters)?;

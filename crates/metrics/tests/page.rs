@@ -18,7 +18,7 @@ use uxfrm_metrics::{
     format::TextFormat,
     page::page,
 };
-use uxfrm_status::{health::Health, protocol::StatusRequest};
+use uxfrm_status::{health::Health, protocol::StatusRequest, workers::WorkerStatus};
 
 /// Both forms of a page, which must say the same.
 fn both(told: &documents::Told) -> (String, Exposition) {
@@ -131,6 +131,23 @@ fn totals_are_of_all_tunnels() {
     assert_eq!(page.of("uxfrm_link_received_packets_total", &[("link", "fou_5555")]), Some(3.0));
     assert_eq!(page.of("uxfrm_link_drops_total", &[("reason", "tunnel_in_no_tunnel")]), Some(1.0));
     assert_eq!(page.of("uxfrm_up", &[]), Some(1.0));
+}
+
+#[test]
+fn worker_by_its_series_and_no_more_than_so_many() {
+    let mut told = told(Vec::new());
+    let (_, page) = both(&told);
+    let of = |name, more: &[(&str, &str)]| page.of(name, &[&[("worker", "0")], more].concat());
+    assert_eq!(of("uxfrm_worker_cpu_seconds_total", &[]), Some(1.5));
+    assert_eq!(of("uxfrm_worker_received_packets_total", &[("direction", "out")]), Some(12.0));
+    assert_eq!(of("uxfrm_worker_sent_packets_total", &[("direction", "in")]), Some(7.0));
+    assert_eq!(of("uxfrm_worker_port_refused_packets_total", &[("port", "tun")]), Some(2.0));
+    let worker = told.workers.workers[0].clone();
+    told.workers.workers =
+        (0..1000).map(|number| WorkerStatus { worker: number, ..worker.clone() }).collect();
+    let (_, page) = both(&told);
+    let named = page.series.iter().filter(|series| series.name == "uxfrm_worker_turns_total");
+    assert_eq!(named.count(), 256);
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! Builds ICMP errors about a packet that cannot be forwarded (RFC 792, RFC 4443).
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-use crate::checksum::Sum;
+use crate::checksum::{Sum, update_u32};
 use crate::icmp::{self, Icmp, IcmpHeader};
 use crate::icmpv6::{self, Icmpv6, Icmpv6Header};
 use crate::ipv4::{self, Ipv4Header};
@@ -72,6 +72,47 @@ pub fn over_ipv6(
     Some(answer)
 }
 
+/// Gives an error of [`over_ipv4`] or [`over_ipv6`] another source. `None`, and no change, for
+/// another version or no such error.
+#[must_use]
+pub fn set_source(answer: &mut PacketBuf, from: IpAddr) -> Option<()> {
+    let (place, field) = match from {
+        IpAddr::V4(_) => (12, 10),
+        IpAddr::V6(_) => (8, ipv6::HEADER_LEN + 2),
+    };
+    let bytes = answer.bytes_mut();
+    let is_error = match (from, bytes.first()? >> 4) {
+        (IpAddr::V4(_), 4) => bytes.get(9) == Some(&Protocol::ICMP.0),
+        (IpAddr::V6(_), 6) => bytes.get(6) == Some(&Protocol::ICMPV6.0),
+        (IpAddr::V4(_) | IpAddr::V6(_), _) => false,
+    };
+    if !is_error || bytes.len() < field + 2 {
+        return None;
+    }
+    let mut checksum = u16::from_be_bytes([bytes[field], bytes[field + 1]]);
+    let (v4, v6);
+    let octets: &[u8] = match from {
+        IpAddr::V4(from) => {
+            v4 = from.octets();
+            &v4
+        }
+        IpAddr::V6(from) => {
+            v6 = from.octets();
+            &v6
+        }
+    };
+    for (old, new) in bytes[place..].chunks_exact_mut(4).zip(octets.chunks_exact(4)) {
+        checksum = update_u32(checksum, word(old), word(new));
+        old.copy_from_slice(new);
+    }
+    bytes[field..field + 2].copy_from_slice(&checksum.to_be_bytes());
+    Some(())
+}
+
+fn word(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0, |word, byte| word << 8 | u32::from(*byte))
+}
+
 /// A message's header and at most `most` bytes of the quoted packet.
 fn quoting(head: &[u8], about: &[u8], most: usize, pool: &mut Pool) -> Option<PacketBuf> {
     let quote = &about[..about.len().min(most)];
@@ -80,4 +121,38 @@ fn quoting(head: &[u8], about: &[u8], most: usize, pool: &mut Pool) -> Option<Pa
     message[..head.len()].copy_from_slice(head);
     message[head.len()..].copy_from_slice(quote);
     Some(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(about: &[u8], (from, to): (&str, &str)) -> PacketBuf {
+        let mut pool = Pool::new();
+        match (from.parse().unwrap(), to.parse().unwrap()) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => {
+                let head = IcmpHeader::fragmentation_needed(1400);
+                over_ipv4(head, about, (from, to), &mut pool).unwrap()
+            }
+            (IpAddr::V6(from), IpAddr::V6(to)) => {
+                let head = Icmpv6Header::packet_too_big(1400);
+                over_ipv6(head, about, (from, to), &mut pool).unwrap()
+            }
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => unreachable!(),
+        }
+    }
+
+    #[test]
+    fn another_source_is_as_if_it_had_been_there_from_the_start() {
+        for (from, own, to) in
+            [("10.2.0.7", "10.1.0.1", "10.1.0.9"), ("fd02::7", "fd01:ffff::1", "fd01::9")]
+        {
+            let mut answer = message(b"quoted bytes", (from, to));
+            assert_eq!(set_source(&mut answer, own.parse().unwrap()), Some(()));
+            assert_eq!(answer.bytes(), message(b"quoted bytes", (own, to)).bytes(), "{own}");
+        }
+        let mut answer = message(b"", ("10.2.0.7", "10.1.0.9"));
+        assert_eq!(set_source(&mut answer, "fd01::1".parse().unwrap()), None);
+        assert_eq!(set_source(&mut PacketBuf::from_slice(b"E"), [10, 1, 0, 1].into()), None);
+    }
 }

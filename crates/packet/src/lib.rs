@@ -16,7 +16,7 @@
 //!
 //! **Whole packets.** [`checksum`] sums with wide loads, completes and verifies. [`SegmentPlan`]
 //! segments a super-packet; [`Coalescer`] is its inverse. [`congestion`] makes a TCP sender slow
-//! down.
+//! down, [`mss`] makes it send smaller segments.
 //!
 //! ```
 //! use uxfrm_packet::{Batch, Coalescer, FlowPorts, IpPacket, PacketBuf, Pool};
@@ -73,6 +73,7 @@ pub mod icmpv6;
 pub mod ip;
 pub mod ipv4;
 pub mod ipv6;
+pub mod mss;
 pub mod protocol;
 pub mod routing;
 pub mod segment;

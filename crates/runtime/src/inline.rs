@@ -120,6 +120,8 @@ pub struct InlineLoop {
     sealed: Vec<PacketBuf>,
     /// Whether somebody watches packets in this turn.
     is_watched: bool,
+    /// Whether SYNs are changed.
+    clamps_mss: bool,
     /// The port that the outbound batch came by.
     came_by: TracePort,
     /// Number of buffers that wait for SAs, for other threads.
@@ -172,6 +174,7 @@ impl InlineLoop {
         }
         let macs = [ports.protected.1, ports.wire.1];
         let ident = fold(worker.settings().seed);
+        let clamps_mss = worker.clamps_mss();
         Ok(Self {
             poller,
             ports,
@@ -194,6 +197,7 @@ impl InlineLoop {
             received: Vec::new(),
             sealed: Vec::new(),
             is_watched: false,
+            clamps_mss,
             came_by: TracePort::Host,
             held: Arc::default(),
             last_periodic: Moment(0),
@@ -360,6 +364,9 @@ impl InlineLoop {
     /// Sends the batch through the `out` policies, and their output to `send`.
     fn protect(&mut self, send: fn(&mut Self, PacketBuf)) {
         let Self { worker, batch, now, pool, out, .. } = self;
+        if self.clamps_mss {
+            worker.clamp_outbound(batch.as_mut_slice());
+        }
         if self.is_watched {
             worker.show(CapturePoint::Plain(PacketWay::Out), batch.as_slice(), *now);
             worker.outbound_traced(batch, self.came_by, *now, pool, out);
@@ -375,7 +382,7 @@ impl InlineLoop {
         // ICMP errors of the engine; a sender may be behind the wire.
         let mut answers = std::mem::take(&mut self.out.host);
         for answer in answers.drain() {
-            self.send_icmp_error(answer);
+            self.send_too_big(answer);
         }
         self.out.host = answers;
         if !self.out.offloaded.is_empty() {
@@ -434,6 +441,9 @@ impl InlineLoop {
     /// Forwards what passed the engine.
     fn forward_all(&mut self) {
         let mut plain = std::mem::take(&mut self.out.host);
+        if self.clamps_mss {
+            self.worker.clamp_inbound(plain.as_mut_slice());
+        }
         if self.is_watched {
             self.worker.show(CapturePoint::Plain(PacketWay::In), plain.as_slice(), self.now);
         }

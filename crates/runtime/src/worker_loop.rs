@@ -10,12 +10,12 @@
 //! wait for SAs → 6 once a second housekeeping → 1.
 //!
 //! A port with more packets is readable again at once, so a busy port cannot starve the others. In
-//! 2 and 3 a standing queue slows a TCP sender down ([`Codel`]). With [devices](DevicePorts),
-//! packets that the engine hands over go to their threads, and so do whole packets from the
-//! network, before the engine sees them.
+//! 2 and 3 a standing queue slows a TCP sender down ([`Codel`]), and SYNs may announce less. With
+//! [devices](DevicePorts), packets that the engine hands over go to their threads, and so do whole
+//! packets from the network, before the engine sees them.
 
 use std::{
-    io,
+    io, slice,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering, fence},
@@ -29,6 +29,7 @@ use uxfrm_engine::{
 };
 use uxfrm_io::{
     PathMtu, Port, RefusedPacket, clock,
+    icmp_sender::IcmpSender,
     poll::{Poller, Waker},
 };
 use uxfrm_packet::{Batch, Pool, congestion::CongestionSignal};
@@ -97,6 +98,10 @@ pub struct WorkerLoop {
     received: Vec<ReceivedPacket>,
     /// Whether somebody watches packets in this turn.
     is_watched: bool,
+    /// Whether SYNs are changed.
+    clamps_mss: bool,
+    /// Sends the engine's ICMP errors, where they may come from an own address.
+    icmp: Option<Arc<IcmpSender>>,
     /// Number of buffers that wait for SAs, for other threads.
     waiting: Arc<AtomicUsize>,
     last_periodic: Moment,
@@ -125,6 +130,7 @@ impl WorkerLoop {
             }
         }
         let figures = FiguresWriter::new(["tun".to_owned()].into_iter().chain(wire.names()));
+        let clamps_mss = worker.clamps_mss();
         Ok(Self {
             poller,
             host,
@@ -139,6 +145,8 @@ impl WorkerLoop {
             backpressure: Backpressure::default(),
             received: Vec::new(),
             is_watched: false,
+            clamps_mss,
+            icmp: None,
             waiting: Arc::default(),
             last_periodic: Moment(0),
             host_traffic: PortTraffic::default(),
@@ -150,6 +158,14 @@ impl WorkerLoop {
     #[must_use]
     pub fn with_devices(mut self, device_ports: &DevicePorts) -> Self {
         self.devices = Some(device_ports.add_worker(self.poller.waker()));
+        self
+    }
+
+    /// Senders hear of packets that are too big from an address of the host, where no policy is for
+    /// such a message. Else, or without this, by the host's port, from their packet's destination.
+    #[must_use]
+    pub fn with_icmp_sender(mut self, icmp: Arc<IcmpSender>) -> Self {
+        self.icmp = Some(icmp);
         self
     }
 
@@ -270,12 +286,35 @@ impl WorkerLoop {
     /// Passes a batch from the host through the engine.
     fn outbound(&mut self) {
         let Self { worker, batch, pool, out, .. } = self;
+        if self.clamps_mss {
+            worker.clamp_outbound(batch.as_mut_slice());
+        }
         if self.is_watched {
             worker.show(CapturePoint::Plain(PacketWay::Out), batch.as_slice(), now());
             worker.outbound_traced(batch, TracePort::Host, now(), pool, out);
         } else {
             worker.outbound(batch, now(), pool, out);
         }
+        self.answer_senders();
+    }
+
+    /// Sends the ICMP errors of an outbound batch from an own address, where that can be; the
+    /// others stay for the host's port.
+    fn answer_senders(&mut self) {
+        let Some(icmp) = self.icmp.as_ref().filter(|_| !self.out.host.is_empty()) else { return };
+        let Self { worker, pool, out, .. } = self;
+        let mut rest = Batch::new();
+        for answer in out.host.drain() {
+            if !worker.host_may_answer(&answer) || icmp.send(&answer).is_err() {
+                rest.push(answer);
+                continue;
+            }
+            if self.is_watched {
+                worker.show(CapturePoint::Plain(PacketWay::In), slice::from_ref(&answer), now());
+            }
+            pool.give(answer);
+        }
+        out.host = rest;
     }
 
     /// Passes a batch from a wire port to devices, or through the engine to the host. Of UDP
@@ -366,6 +405,7 @@ impl WorkerLoop {
         self.waiting.store(before, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.worker.outbound(&mut self.batch, now(), &mut self.pool, &mut self.out);
+        self.answer_senders();
         self.deliver();
         self.waiting.store(self.worker.waiting(), Ordering::Relaxed);
     }
@@ -402,6 +442,9 @@ impl WorkerLoop {
 
     /// Transmits the engine's output and sends its events.
     fn deliver(&mut self) {
+        if self.clamps_mss {
+            self.worker.clamp_inbound(self.out.host.as_mut_slice());
+        }
         if self.is_watched {
             let Output { wire, host, .. } = &self.out;
             self.worker.show(CapturePoint::Wire(PacketWay::Out), wire.as_slice(), now());

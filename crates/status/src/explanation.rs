@@ -142,6 +142,18 @@ pub enum StepResult {
     Fails,
 }
 
+impl StepResult {
+    /// The word before a step, as `uxfrm doctor` has it before a check.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Passes => "ok",
+            Self::Doubtful => "warn",
+            Self::Fails => "fail",
+        }
+    }
+}
+
 /// How a packet leaves in ESP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -159,10 +171,38 @@ pub struct EncapsulationStatus {
     pub udp_port: Option<u16>,
     /// The largest packet towards the peer, in bytes.
     pub path_mtu: u16,
+    /// Where `path_mtu` comes from, as far as the kernel tells.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub path_mtu_origin: Option<PathMtuOrigin>,
+    /// Seconds after which the kernel forgets a learned one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub path_mtu_expires: Option<u64>,
     /// The largest plain packet that fits, in bytes.
     pub inner_mtu: u64,
+    /// MTU of the TUN, which the kernel tells senders, in bytes; nothing in inline mode.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub tun_mtu: Option<u32>,
+    /// What fixes it: `[host] mtu`, in bytes. Without, it follows the tunnels.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub fixed_tun_mtu: Option<u16>,
+    /// The most that TCP's SYNs announce, in bytes, if `[host] clamp_mss` has them changed.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub clamped_mss: Option<u16>,
     /// Whether an offload device encrypts.
     pub offloaded: bool,
+}
+
+/// Where the MTU towards a peer comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum PathMtuOrigin {
+    /// It is the device's.
+    Device,
+    /// The route has one of its own.
+    Route,
+    /// A router has told it by ICMP.
+    Learned,
 }
 
 impl FlowStep {

@@ -132,7 +132,7 @@ pub struct StatusQuery {
     pub peer: Option<PeerFilter>,
     /// At most so many; 50 without, and 10000 are the most.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", param(maximum = 4_294_967_295_u32))]
+    #[cfg_attr(feature = "openapi", param(maximum = 10_000))]
     pub limit: Option<u32>,
     /// By name, behind the [`GatewayStatus::next`] of the answer before; an empty one begins.
     /// Without, the worst come first.

@@ -14,6 +14,7 @@
 //! | [`gateway`] | the gateway and all its tunnels |
 //! | [`tunnel`] | one tunnel, one state |
 //! | [`drops`] | dropped packets, and whose they were |
+//! | [`dropped`] | one of them, as a question of what it would meet |
 //! | [`health`] | whether a tunnel is up, and why not |
 //! | [`limit`] | how near a state is to its limits |
 //! | [`packet_bytes`] | bytes of packets |
@@ -27,6 +28,7 @@
 
 pub mod capture;
 pub mod counters;
+pub mod dropped;
 pub mod drops;
 pub mod explanation;
 pub mod gateway;

@@ -1,6 +1,7 @@
 //! A gateway and its tunnels for people: a head, then three lines a tunnel.
 
 pub mod drops;
+mod fragment;
 pub mod packets;
 
 use std::net::IpAddr;

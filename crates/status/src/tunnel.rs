@@ -39,7 +39,7 @@ pub struct TunnelStatus {
     /// Why it is not up.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<HealthReason>,
-    /// The reason in a sentence.
+    /// The reason in a sentence, and which way has no policy.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub explanation: Option<String>,
     /// What its policies protect: the first 16.

@@ -152,11 +152,12 @@ pub use uxfrm_crypto::{Backend, KeyMaterial, Transform};
 pub use uxfrm_engine::{
     AcquireView, Action, Database, DefaultActions, Direction, DropCounts, DropReason, Drops, Error,
     Event, Family, HostAddresses, HostPort, HostView, IvPrefix, Keepalive, KeyManagers,
-    LifetimeLimits, Mark, Mode, Moment, Output, Policy, PolicyEntry, PolicyIndex, PolicyKey,
-    PolicyName, PortMask, Prefix, PrefixError, Priority, Published, ReplayConfig, ReplayKeeper,
-    ReplayStore, ReplayWindow, Reqid, Sa, SaConfig, SaFlags, SaId, SaProtocol, SaRequest,
-    SaTransform, Selector, Sequence, Settings, SoftHardLimit, Spi, Template, TemplateLevel,
-    TrafficCounters, Transaction, UdpEncap, UdpEncapKind, UdpSuper, WireHeaders, Worker,
+    LifetimeLimits, Mark, Mode, Moment, MssClamp, Output, Policy, PolicyEntry, PolicyIndex,
+    PolicyKey, PolicyName, PortMask, Prefix, PrefixError, Priority, Published, ReplayConfig,
+    ReplayKeeper, ReplayStore, ReplayWindow, Reqid, Sa, SaConfig, SaFlags, SaId, SaProtocol,
+    SaRequest, SaTransform, Selector, Sequence, Settings, SoftHardLimit, Spi, Template,
+    TemplateLevel, TrafficCounters, Transaction, UdpEncap, UdpEncapKind, UdpSuper, WireHeaders,
+    Worker,
 };
 #[doc(no_inline)]
 pub use uxfrm_packet::{BATCH, Batch, PacketBuf, Pool, Segments, SizeClass, UdpPath};

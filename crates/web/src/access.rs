@@ -6,6 +6,7 @@
 //! `POST /login` gives for it. A session ends after twelve hours, or with the process. A request
 //! without any of these is the last one of its connection, so that strangers hold no places.
 
+mod client;
 mod host;
 mod session;
 mod token;
@@ -18,6 +19,7 @@ use axum::http::{HeaderValue, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Redirect, Response};
 
+pub use client::Client;
 pub use host::KnownHosts;
 pub(crate) use session::{COOKIE, Sessions};
 pub use token::{AccessToken, TokenError};
@@ -56,20 +58,26 @@ impl Access {
         is_right.then(|| self.sessions.begin()).flatten()
     }
 
-    fn lets_in(&self, request: &Request) -> bool {
-        let Some(token) = &self.token else { return true };
+    /// Who asks, if that may. At a Unix socket it is the kernel that tells.
+    fn client_of(&self, request: &Request) -> Option<Client> {
+        let connected: Option<Client> = request.extensions().get().copied();
+        let Some(token) = &self.token else { return Some(connected.unwrap_or_default()) };
         let headers = request.headers();
         let bearer = headers.get(header::AUTHORIZATION).and_then(bearer);
-        if let Some(bearer) = bearer {
-            return token.matches(bearer);
-        }
-        let cookies = headers.get_all(header::COOKIE);
-        cookies.into_iter().filter_map(|value| value.to_str().ok()).any(|text| self.knows(text))
+        let known = match bearer {
+            Some(bearer) => token.matches(bearer).then_some(Client::Token),
+            None => {
+                let cookies = headers.get_all(header::COOKIE).into_iter();
+                cookies.filter_map(|value| value.to_str().ok()).find_map(|text| self.session(text))
+            }
+        };
+        known.map(|client| connected.unwrap_or(client))
     }
 
-    fn knows(&self, cookies: &str) -> bool {
+    fn session(&self, cookies: &str) -> Option<Client> {
         let pairs = cookies.split(';').filter_map(|pair| pair.trim().split_once('='));
-        pairs.filter(|(name, _)| *name == COOKIE).any(|(_, value)| self.sessions.has(value))
+        let mut named = pairs.filter(|(name, _)| *name == COOKIE);
+        named.find_map(|(_, value)| self.sessions.number_of(value)).map(Client::Session)
     }
 }
 
@@ -80,8 +88,10 @@ fn bearer(value: &HeaderValue) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(SCHEME).then(|| token.trim_ascii())
 }
 
-async fn check(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
-    let is_known = access.lets_in(&request);
+async fn check(State(access): State<Arc<Access>>, mut request: Request, next: Next) -> Response {
+    let client = access.client_of(&request);
+    let is_known = client.is_some();
+    request.extensions_mut().insert(client.unwrap_or_default());
     let mut answer = if let Err(problem) = access.hosts.check(&request) {
         problem.into_response()
     } else if is_known || is_public(request.uri()) {

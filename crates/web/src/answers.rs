@@ -2,15 +2,21 @@
 //!
 //! The gateway is asked by a few threads at a time, each of which may wait. Requests that are the
 //! same share one answer: while it is awaited, and for a quarter of a second after. Only so many
-//! wait, and a request that nobody waits for any more gives up its place. How much memory answers
-//! take together is bounded, also of those that slow clients still read.
+//! wait, of one client a part of them, and a request that nobody waits for any more gives up its
+//! place. How much memory answers take together is bounded, also of those that slow clients still
+//! read.
+
+mod waiting_places;
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
@@ -21,15 +27,16 @@ use uxfrm_status::drops::{DropQuery, DropReport, DropScope, DropTallyQuery, Drop
 use uxfrm_status::explanation::{FlowExplanation, FlowQuery};
 use uxfrm_status::gateway::{GatewayStatus, StatusQuery};
 use uxfrm_status::protocol::{StatusAnswer, StatusRequest};
+use uxfrm_status::workers::WorkerReport;
 
+use crate::access::Client;
 use crate::source::Source;
+use waiting_places::{WaitingPlace, WaitingRequests};
 
 /// For how long an answer is given to others who ask the same.
 const FRESH: Duration = Duration::from_millis(250);
 /// Requests that the gateway is asked at a time.
 const ASKED_AT_ONCE: usize = 4;
-/// Requests that wait for their turn at a time.
-const WAITING: usize = 64;
 /// How long a request may wait for its turn.
 const TURN: Duration = Duration::from_secs(10);
 /// Kibibytes of JSON that may be on their way to clients.
@@ -44,6 +51,9 @@ pub enum Error {
     /// Too many ask.
     #[error("too many requests are waiting for the gateway")]
     Busy,
+    /// This client asks too much.
+    #[error("too many requests of yours are waiting for the gateway")]
+    Greedy,
     /// The thread that asked has panicked.
     #[error("the request came to nothing")]
     Lost,
@@ -75,6 +85,7 @@ impl GatewayAnswer {
     document!(status, Status, GatewayStatus, "The tunnels, if it has those.");
     document!(drops, Drops, DropReport, "The dropped packets, if it has those.");
     document!(drop_tallies, DropTallies, DropTallyReport, "Whose they were, if it has that.");
+    document!(workers, Workers, WorkerReport, "The workers, if it has those.");
     document!(why, Why, FlowExplanation, "What a packet would meet, if it has that.");
 
     /// The document alone, as JSON.
@@ -112,11 +123,12 @@ struct Entry {
     awaited: WeakShared<Fetch>,
 }
 
-/// The gateway's answers.
+/// The gateway's answers, for a client.
 #[derive(Clone)]
 pub struct GatewayAnswers {
+    client: Client,
     source: Arc<dyn Source>,
-    places: Arc<Semaphore>,
+    waiting: WaitingRequests,
     turns: Arc<Semaphore>,
     memory: Arc<Semaphore>,
     numbers: Arc<AtomicU64>,
@@ -129,13 +141,24 @@ impl fmt::Debug for GatewayAnswers {
     }
 }
 
+/// Those for the client of a request.
+impl FromRequestParts<Self> for GatewayAnswers {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, all: &Self) -> Result<Self, Infallible> {
+        let client = parts.extensions.get().copied().unwrap_or_default();
+        Ok(Self { client, ..all.clone() })
+    }
+}
+
 impl GatewayAnswers {
     /// Answers of this source.
     #[must_use]
     pub fn new(source: Arc<dyn Source>) -> Self {
         Self {
+            client: Client::Server,
             source,
-            places: Arc::new(Semaphore::new(WAITING)),
+            waiting: WaitingRequests::default(),
             turns: Arc::new(Semaphore::new(ASKED_AT_ONCE)),
             memory: Arc::new(Semaphore::new(KIBIBYTES)),
             numbers: Arc::default(),
@@ -230,7 +253,7 @@ impl GatewayAnswers {
         if let Some(awaited) = recent.get(&line).and_then(|entry| entry.awaited.upgrade()) {
             return Ok(awaited);
         }
-        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_full| Error::Busy)?;
+        let place = self.waiting.enter(self.client)?;
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let listed = Listed { recent: Arc::clone(&self.recent), line: Arc::clone(&line), number };
         let fetch = self.clone().fetch(request, place, listed).boxed().shared();
@@ -246,7 +269,7 @@ impl GatewayAnswers {
     async fn fetch(
         self,
         request: StatusRequest,
-        place: OwnedSemaphorePermit,
+        place: WaitingPlace,
         listed: Listed,
     ) -> Result<Arc<GatewayAnswer>, Error> {
         let turn = tokio::time::timeout(TURN, Arc::clone(&self.turns).acquire_owned()).await;

@@ -4,23 +4,25 @@ mod flow;
 mod query;
 
 use axum::Router;
-use axum::extract::State;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
+use uxfrm_control_client::stat;
 use uxfrm_status::counters::CounterReport;
+use uxfrm_status::dropped::{self, DroppedPacket};
 use uxfrm_status::drops::{DropQuery, DropReport, DropTallyQuery, DropTallyReport};
 use uxfrm_status::explanation::FlowExplanation;
 use uxfrm_status::gateway::{GatewayStatus, StatusQuery};
 use uxfrm_status::protocol::StatusRequest;
 use uxfrm_status::workers::WorkerReport;
 
-use crate::answers::GatewayAnswers;
+use crate::answers::{self, GatewayAnswers};
 use crate::openapi;
-use crate::problem::Problem;
+use crate::problem::{Problem, ProblemKind};
 pub(crate) use flow::FlowParameters;
+use flow::FlowQuestion;
 pub(crate) use query::{NoParameters, Query};
-use query::{misfit, wrong};
+pub(crate) use query::{misfit, wrong};
 
 /// The routes.
 pub fn router() -> Router<GatewayAnswers> {
@@ -40,7 +42,7 @@ pub fn router() -> Router<GatewayAnswers> {
     openapi::Problems
 ))]
 pub(crate) async fn status(
-    State(answers): State<GatewayAnswers>,
+    answers: GatewayAnswers,
     Query(query): Query<StatusQuery>,
 ) -> Result<Response, Problem> {
     within_most("limit", query.limit)?;
@@ -53,7 +55,7 @@ pub(crate) async fn status(
     openapi::Problems
 ))]
 pub(crate) async fn counters(
-    State(answers): State<GatewayAnswers>,
+    answers: GatewayAnswers,
     Query(NoParameters {}): Query<NoParameters>,
 ) -> Result<Response, Problem> {
     tell(answers, StatusRequest::Counters).await
@@ -65,7 +67,7 @@ pub(crate) async fn counters(
     openapi::Problems
 ))]
 pub(crate) async fn drops(
-    State(answers): State<GatewayAnswers>,
+    answers: GatewayAnswers,
     Query(query): Query<DropQuery>,
 ) -> Result<Response, Problem> {
     tell(answers, StatusRequest::Drops(query)).await
@@ -77,22 +79,28 @@ pub(crate) async fn drops(
     openapi::Problems
 ))]
 pub(crate) async fn drop_tallies(
-    State(answers): State<GatewayAnswers>,
+    answers: GatewayAnswers,
     Query(query): Query<DropTallyQuery>,
 ) -> Result<Response, Problem> {
     tell(answers, StatusRequest::DropTallies(query)).await
 }
 
 /// What a packet would meet, and why: as `uxfrm why -j`.
+///
+/// With `drop`, what one met that was dropped: as `uxfrm why -j --drop N`.
 #[utoipa::path(get, path = "/api/v1/why", params(FlowParameters), tag = "gateway", responses(
     (status = 200, description = "What the packet would meet", body = FlowExplanation),
+    openapi::NoSuchDrop,
     openapi::Problems
 ))]
 pub(crate) async fn why(
-    State(answers): State<GatewayAnswers>,
+    answers: GatewayAnswers,
     Query(parameters): Query<FlowParameters>,
 ) -> Result<Response, Problem> {
-    tell(answers, StatusRequest::Why(parameters.query()?)).await
+    match parameters.question()? {
+        FlowQuestion::Flow(query) => tell(answers, StatusRequest::Why(query)).await,
+        FlowQuestion::Drop(number) => tell_drop(&answers, number).await,
+    }
 }
 
 /// Workers, their ports, offload devices.
@@ -101,7 +109,7 @@ pub(crate) async fn why(
     openapi::Problems
 ))]
 pub(crate) async fn workers(
-    State(answers): State<GatewayAnswers>,
+    answers: GatewayAnswers,
     Query(NoParameters {}): Query<NoParameters>,
 ) -> Result<Response, Problem> {
     tell(answers, StatusRequest::Workers).await
@@ -127,6 +135,27 @@ pub(crate) fn within_most(name: &str, number: Option<u32>) -> Result<(), Problem
 async fn tell(answers: GatewayAnswers, request: StatusRequest) -> Result<Response, Problem> {
     let answer = answers.ask(request).await?;
     Ok(json(answers.json(answer).await?))
+}
+
+/// As `uxfrm why -j --drop N`.
+async fn tell_drop(answers: &GatewayAnswers, number: u64) -> Result<Response, Problem> {
+    let answer = answers.drops(DroppedPacket::request(number)).await?;
+    let report = answer.drops().ok_or_else(other_answer)?;
+    let dropped = DroppedPacket::find(report, number).map_err(no_such_packet)?;
+    let answer = answers.why(dropped.query().map_err(no_such_packet)?).await?;
+    let mut explanation = answer.why().ok_or_else(other_answer)?.clone();
+    dropped.tell(&mut explanation);
+    // Its maps have text as keys, the only thing that could fail.
+    let text = move || serde_json::to_vec(&explanation).unwrap_or_default();
+    Ok(json(answers.written(text).await?))
+}
+
+fn no_such_packet(error: dropped::Error) -> Problem {
+    Problem::new(ProblemKind::NotFound, error.to_string(), "/api/v1/drops lists the last 1,024")
+}
+
+fn other_answer() -> Problem {
+    answers::Error::Gateway(stat::Error::AnotherQuestion.into()).into()
 }
 
 fn json(text: bytes::Bytes) -> Response {

@@ -14,16 +14,16 @@ use axum::Router;
 use axum::response::Sse;
 use axum::response::sse::Event;
 use axum::routing::get;
-use futures_util::{Stream, stream};
-use serde::Serialize;
+use futures_util::{Stream, StreamExt as _, stream};
+use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
 use tokio::task::JoinHandle;
 
 use crate::answers::GatewayAnswers;
-use crate::api::{NoParameters, Query};
+use crate::api::{Query, misfit, wrong};
 use crate::problem::{Problem, ProblemKind};
-pub use change::{ChangedTunnel, GatewayTurn, Heartbeat, MissedEvents, TurnKind};
+pub use change::{ChangedTunnel, GatewayTurn, Heartbeat, MissedEvents, ServerSentEvent, TurnKind};
 pub use watch::{GatewayNews, TunnelWatch};
 
 /// Streams at a time.
@@ -50,11 +50,21 @@ pub(crate) struct Message {
     data: Arc<str>,
 }
 
+/// For how long a client listens.
+#[derive(Clone, Copy, Debug, Default, Deserialize, utoipa::IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ListenParameters {
+    /// Seconds until the stream ends; without, it lasts until the client goes.
+    #[param(maximum = 86_400)]
+    seconds: Option<u32>,
+}
+
 /// The route.
 pub(crate) fn router(answers: &GatewayAnswers) -> Router<GatewayAnswers> {
     let happenings = Happenings::new(answers.clone());
-    let listen = move |Query(NoParameters {})| {
-        let stream = happenings.listen();
+    let listen = move |Query(parameters): Query<ListenParameters>| {
+        let stream = parameters.duration().and_then(|lasts| happenings.listen(lasts));
         async { stream }
     };
     Router::new().route("/api/v1/events", get(listen))
@@ -66,12 +76,25 @@ pub(crate) fn router(answers: &GatewayAnswers) -> Router<GatewayAnswers> {
 /// of a tunnel changed (`ChangedTunnel`). `gateway`: it went, came, or was replaced
 /// (`GatewayTurn`). `heartbeat`: each five seconds (`Heartbeat`). `missed`: the listener was too
 /// slow for so many events (`MissedEvents`).
-#[utoipa::path(get, path = "/api/v1/events", tag = "gateway", responses(
-    (status = 200, description = "Events, until the client goes", content_type = "text/event-stream", body = String),
+#[utoipa::path(get, path = "/api/v1/events", params(ListenParameters), tag = "gateway", responses(
+    (status = 200, description = "Events, until the client goes", content_type = "text/event-stream", body = ServerSentEvent),
     crate::openapi::Problems
 ))]
 #[expect(dead_code, reason = "for the OpenAPI document alone; the route has its state in itself")]
 pub(crate) fn events() {}
+
+impl ListenParameters {
+    /// The longest that can be asked for: a day.
+    const LONGEST: u32 = 86_400;
+
+    fn duration(self) -> Result<Option<Duration>, Problem> {
+        match self.seconds {
+            Some(seconds) if seconds > Self::LONGEST => Err(wrong(misfit("seconds", seconds))),
+            Some(seconds) => Ok(Some(Duration::from_secs(seconds.into()))),
+            None => Ok(None),
+        }
+    }
+}
 
 impl Message {
     fn new(name: &'static str, data: &impl Serialize) -> Self {
@@ -98,6 +121,7 @@ impl Happenings {
 
     fn listen(
         &self,
+        lasts: Option<Duration>,
     ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>> + use<>>, Problem> {
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_full| {
             let detail = format!("{STREAMS} clients listen to events");
@@ -106,8 +130,8 @@ impl Happenings {
         let receiver = self.sender.subscribe();
         self.watch();
         let greeting = stream::iter([Ok(Event::default().retry(RETRY).comment("uxfrm"))]);
-        let messages = stream::unfold((receiver, place), next);
-        Ok(Sse::new(stream::StreamExt::chain(greeting, messages)))
+        let messages = stream::unfold((receiver, place), next).take_until(end(lasts));
+        Ok(Sse::new(greeting.chain(messages)))
     }
 
     /// Has a task ask the gateway, if none does.
@@ -116,6 +140,13 @@ impl Happenings {
         if watcher.as_ref().is_none_or(JoinHandle::is_finished) {
             *watcher = Some(tokio::spawn(watch::watch(self.answers.clone(), self.sender.clone())));
         }
+    }
+}
+
+async fn end(lasts: Option<Duration>) {
+    match lasts {
+        Some(lasts) => tokio::time::sleep(lasts).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
@@ -42,7 +41,7 @@ pub fn router() -> Router<GatewayAnswers> {
     openapi::Problems
 ))]
 pub(crate) async fn metrics(
-    State(answers): State<GatewayAnswers>,
+    answers: GatewayAnswers,
     Query(parameters): Query<ScrapeParameters>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
@@ -52,7 +51,7 @@ pub(crate) async fn metrics(
     let told = match told(&answers, parameters.tunnels.unwrap_or(DEFAULT_TUNNELS)).await {
         Ok(told) => Some(told),
         Err(Error::Gateway(_)) => None,
-        Err(error @ (Error::Busy | Error::Lost)) => return Err(error.into()),
+        Err(error @ (Error::Busy | Error::Greedy | Error::Lost)) => return Err(error.into()),
     };
     let text = answers.written(move || page(figures(told), format).into_bytes()).await?;
     let mut answer = text.into_response();
@@ -64,17 +63,25 @@ pub(crate) async fn metrics(
     Ok(answer)
 }
 
+/// An answer to each of [`Figures::requests`].
+type PageAnswers = [Arc<GatewayAnswer>; 4];
+
 /// What the gateway answers to all that a page needs.
-async fn told(answers: &GatewayAnswers, tunnels: u32) -> Result<[Arc<GatewayAnswer>; 3], Error> {
-    let [status, counters, devices] = Figures::requests(tunnels);
-    Ok([answers.ask(status).await?, answers.ask(counters).await?, answers.ask(devices).await?])
+async fn told(answers: &GatewayAnswers, tunnels: u32) -> Result<PageAnswers, Error> {
+    let [status, counters, devices, workers] = Figures::requests(tunnels);
+    Ok([
+        answers.ask(status).await?,
+        answers.ask(counters).await?,
+        answers.ask(devices).await?,
+        answers.ask(workers).await?,
+    ])
 }
 
-fn figures(told: Option<[Arc<GatewayAnswer>; 3]>) -> Figures {
-    let figures = told.and_then(|[status, counters, devices]| {
-        let documents = (status.status()?, counters.counters()?, devices.drop_tallies()?);
-        let (status, counters, devices) = documents;
-        Some(Figures::new(status.clone(), counters.clone(), devices.clone()))
+fn figures(told: Option<PageAnswers>) -> Figures {
+    let figures = told.and_then(|[status, counters, devices, workers]| {
+        let (status, counters) = (status.status()?.clone(), counters.counters()?.clone());
+        let (devices, workers) = (devices.drop_tallies()?.clone(), workers.workers()?.clone());
+        Some(Figures::new(status, counters, devices, workers))
     });
     figures.unwrap_or_else(Figures::silent)
 }

@@ -1,15 +1,13 @@
 //! The OpenAPI document: docs/openapi.json, and `GET /api/v1/openapi.json`.
 
-use utoipa::openapi::path::Parameter;
 use utoipa::openapi::security::{
     ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme,
 };
-use utoipa::openapi::{RefOr, Response, ResponseBuilder, Schema, content::ContentBuilder};
+use utoipa::openapi::{RefOr, Response, ResponseBuilder, content::ContentBuilder};
 use utoipa::{IntoResponses, Modify, OpenApi, ToSchema as _};
 
 use uxfrm_status::drops::{DropScope, DropStatus};
 use uxfrm_status::explanation::FlowWay;
-use uxfrm_status::gateway::StatusQuery;
 use uxfrm_status::openapi::{AddressText, PrefixText};
 
 use crate::access::COOKIE;
@@ -47,7 +45,7 @@ use crate::problem::Problem;
         Heartbeat,
         MissedEvents,
     )),
-    modifiers(&Token, &MostTunnels),
+    modifiers(&Token),
 )]
 struct Document;
 
@@ -70,24 +68,6 @@ impl Modify for Token {
             SecurityRequirement::new("session", none()),
             SecurityRequirement::default(),
         ]);
-    }
-}
-
-/// How many tunnels an answer has at the most: the gateway itself takes more for as many.
-struct MostTunnels;
-
-impl Modify for MostTunnels {
-    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
-        let status = document.paths.paths.get_mut("/api/v1/status");
-        let asked = status.and_then(|path| path.get.as_mut()?.parameters.as_mut());
-        for asked in asked.into_iter().flatten() {
-            if let RefOr::T(Parameter { name, schema, .. }) = asked
-                && name == "limit"
-                && let Some(RefOr::T(Schema::Object(number))) = schema
-            {
-                number.maximum = Some(StatusQuery::MOST.into());
-            }
-        }
     }
 }
 
@@ -114,6 +94,16 @@ impl IntoResponses for Problems {
             ("503", "No gateway answers, or too many ask"),
         ];
         all.into_iter().map(|(code, words)| (code.to_owned(), problem(words))).collect()
+    }
+}
+
+/// What `why` may answer besides.
+pub(crate) struct NoSuchDrop;
+
+impl IntoResponses for NoSuchDrop {
+    fn responses() -> std::collections::BTreeMap<String, RefOr<Response>> {
+        let words = "`drop`: no record has this number, or its packet had no addresses";
+        [("404".to_owned(), problem(words))].into()
     }
 }
 

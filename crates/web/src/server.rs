@@ -8,13 +8,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
 use tokio_io_timeout::TimeoutStream;
+
+use crate::access::Client;
 
 /// Connections of a listener at a time; the next ones wait in its queue.
 const CONNECTIONS: usize = 128;
@@ -75,13 +80,28 @@ async fn accept(listener: &Listener) -> io::Result<Connection> {
 impl Connection {
     async fn talk(self, router: Router) {
         match self {
-            Self::Unix(stream) => talk(stream, router).await,
-            Self::Tcp(stream) => talk(stream, router).await,
+            Self::Unix(stream) => {
+                let user = stream.peer_cred().map(|peer| Client::User(peer.uid())).ok();
+                talk(stream, user, router).await;
+            }
+            // Of a loopback address the kernel tells nobody.
+            Self::Tcp(stream) => talk(stream, None, router).await,
         }
     }
 }
 
-async fn talk(stream: impl AsyncRead + AsyncWrite + 'static, router: Router) {
+async fn talk(
+    stream: impl AsyncRead + AsyncWrite + 'static,
+    client: Option<Client>,
+    router: Router,
+) {
+    let routes = TowerToHyperService::new(router);
+    let answer = service_fn(move |mut request: Request<Incoming>| {
+        if let Some(client) = client {
+            request.extensions_mut().insert(client);
+        }
+        routes.call(request)
+    });
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(UNREAD));
     let served = http1::Builder::new()
@@ -89,7 +109,7 @@ async fn talk(stream: impl AsyncRead + AsyncWrite + 'static, router: Router) {
         .header_read_timeout(HEAD)
         .max_buf_size(HEAD_BYTES)
         .max_headers(HEADER_FIELDS)
-        .serve_connection(TokioIo::new(Box::pin(stream)), TowerToHyperService::new(router))
+        .serve_connection(TokioIo::new(Box::pin(stream)), answer)
         .await;
     if let Err(error) = served {
         tracing::debug!("connection: {error}");

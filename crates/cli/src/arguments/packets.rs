@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use uxfrm_status::{capture::PacketQuery, gateway::PeerFilter};
 
+use super::NamespaceOptions;
 use crate::why::query;
 
 /// Options of `uxfrm capture`.
@@ -53,6 +54,9 @@ pub(crate) struct CaptureOptions {
     /// The gateway's control socket, where it has a path (`[control] socket`): for `--keys`.
     #[arg(long, value_name = "PATH")]
     pub(crate) control: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) namespace: NamespaceOptions,
 }
 
 /// Which packets `uxfrm capture` and `uxfrm trace` are about.
@@ -94,6 +98,9 @@ pub(crate) struct TraceOptions {
     /// Print a JSON object a packet, with its first bytes.
     #[arg(short, long)]
     pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) namespace: NamespaceOptions,
 }
 
 impl PacketFilterOptions {

@@ -14,6 +14,7 @@ use anyhow::Context as _;
 use uxfrm_control_client::connect;
 use uxfrm_engine::SaConfig;
 use uxfrm_netlink::{MessageType, client::DumpedState};
+use uxfrm_status::quantity::things;
 use uxfrm_xfrm::{
     client::Connection,
     esp_sa,
@@ -38,6 +39,11 @@ pub(super) fn write(path: &Path, options: &CaptureOptions) -> anyhow::Result<()>
     let control = options.control.clone().or_else(|| environment().map(Into::into));
     let mut gateway = Connection::new(connect(control.as_deref(), 0)?);
     let (text, written) = states(&mut gateway, &options.filter)?;
+    if written.states == 0 {
+        let remarks: String = written.remarks.iter().map(|remark| format!("; {remark}")).collect();
+        let path = path.display();
+        anyhow::bail!("there is no state to write keys of, so {path} is not made{remarks}");
+    }
     let mut file =
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).with_context(
             || format!("can't make {}: it has to be a new file, for keys", path.display()),
@@ -50,10 +56,11 @@ pub(super) fn write(path: &Path, options: &CaptureOptions) -> anyhow::Result<()>
     }
     writeln!(
         complaints,
-        "warning: {} has the keys of {states} states. Whoever reads it can read all packets that \
-         these states have carried and will carry until they are replaced, and can forge packets. \
+        "warning: {} has the keys of {}. Whoever reads it can read all packets that these states \
+         have carried and will carry until they are replaced, and can forge packets. \
          Delete it when you are done.",
-        path.display()
+        path.display(),
+        things(states as u64, "state", "states")
     )?;
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Whether the kernel has nf_tables, by which the guard and marks work.
 
 use uxfrm_io::nftables::Nftables;
+use uxfrm_status::quantity::things;
 
 use super::finding::Finding;
 
@@ -31,7 +32,10 @@ fn judge(answer: &Answer) -> Finding {
         Answer::Tables(tables) => {
             let own: Vec<_> = tables.iter().filter(|name| name.starts_with("uxfrm-")).collect();
             let own = if own.is_empty() { "none of uxfrm's" } else { "with uxfrm's guard" };
-            Finding::ok(CHECK, format!("there, {} tables, {own}", tables.len()))
+            Finding::ok(
+                CHECK,
+                format!("there, {}, {own}", things(tables.len() as u64, "table", "tables")),
+            )
         }
         Answer::Unsupported => Finding::warn(
             CHECK,

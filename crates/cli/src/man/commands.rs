@@ -2,13 +2,16 @@
 
 use std::fmt::Write as _;
 
-use super::{COLUMNS, described, example};
+use super::{COLUMNS, described, example, exit_status};
 
 fn page() -> String {
     let mut page = String::from(
         "# Commands\n\nWhat `uxfrm COMMAND --help` says, and examples. `man uxfrm-COMMAND` has the \
-         same.\n\nIt is made by `UPDATE=1 cargo test -p uxfrm-cli man::`.\n",
+         same.\n\nIt is made by `UPDATE=1 cargo test -p uxfrm-cli man::`.\n\n",
     );
+    page += "## Exit codes\n\nOf commands that ask a running gateway: 0 it answered and all is \
+             well, 1 it answered and\nsomething is not, 2 it could not be asked.\n\n";
+    page += &exit_status::table();
     for command in described().get_subcommands_mut().filter(|one| !one.is_hide_set()) {
         let name = command.get_name().to_owned();
         let help = command.render_long_help().to_string();

@@ -137,7 +137,10 @@ impl Controls {
                 self.press_in_filter(key.code);
                 Request::None
             }
-            Mode::Help => self.press_in_help(key.code),
+            Mode::Help => {
+                self.mode = Mode::Normal;
+                Request::None
+            }
         }
     }
 
@@ -178,16 +181,6 @@ impl Controls {
                 self.filter.push(char);
             }
             _other => {}
-        }
-    }
-
-    fn press_in_help(&mut self, key: KeyCode) -> Request {
-        match key {
-            KeyCode::Char('q' | 'Q') | KeyCode::F(10) => Request::Quit,
-            _any => {
-                self.mode = Mode::Normal;
-                Request::None
-            }
         }
     }
 
@@ -275,7 +268,7 @@ mod tests {
         assert_eq!(controls.motion, Motion::Paused);
         press(&mut controls, "?");
         assert_eq!(controls.mode, Mode::Help);
-        press(&mut controls, "x");
+        assert_eq!(press(&mut controls, "q"), Request::None, "any key closes the help");
         assert_eq!((controls.mode, controls.view), (Mode::Normal, View::Ports));
         assert_eq!(press(&mut controls, "q"), Request::Quit);
         let end = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);

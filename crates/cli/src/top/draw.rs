@@ -239,14 +239,23 @@ impl Scene<'_> {
             (totals.idle, "idle", Tone::Dim),
             (totals.up, "up", Tone::Good),
         ];
-        let all = format!("{}:", things(totals.tunnels, "tunnel", "tunnels"));
+        let parts = parts.into_iter().filter(|(number, ..)| *number > 0);
+        let mut all = things(totals.tunnels, "tunnel", "tunnels");
+        if totals.tunnels > 0 {
+            all.push(':');
+        }
+        let held = status.plain.held;
         let mut spans = match wording {
             Wording::Full | Wording::Short => vec![Span::raw(all)],
             Wording::Least => Vec::new(),
         };
-        for (number, word, tone) in parts.into_iter().filter(|(number, ..)| *number > 0) {
+        for (number, word, tone) in parts {
             let text = format!(" {} {word}", count(number));
             spans.push(Span::styled(text, self.palette.tone(tone)));
+        }
+        if held > 0 {
+            let text = format!("; {} held", things(held, "policy", "policies"));
+            spans.push(Span::styled(text, self.palette.tone(Tone::Warn)));
         }
         spans
     }
@@ -310,11 +319,9 @@ impl Scene<'_> {
 
     fn body(&self, area: Rect, out: &mut Buffer) {
         let columns = self.table.fit(area.width);
-        let order = self.controls.order();
         let titles = columns.iter().map(|&(index, width)| {
             let column = self.table.columns[index];
-            let arrow = (order.column == index).then(|| self.palette.arrow(order.direction));
-            aligned(&titled(column.title, arrow, width), column.align, width)
+            aligned(column.title, column.align, width)
         });
         let head = RowWidget::new(titles).style(self.palette.head());
         let rows = self.table.rows.iter().map(|row| {
@@ -332,9 +339,32 @@ impl Scene<'_> {
         let selected = (!self.table.rows.is_empty()).then(|| self.controls.selected(self.table));
         let mut state = TableState::new().with_selected(selected);
         StatefulWidget::render(table, area, out, &mut state);
+        self.mark_order(&columns, area, out);
         if self.table.rows.is_empty() {
             let below = Rect { y: area.y + 1, height: area.height.saturating_sub(1), ..area };
             Line::styled(self.nothing(), self.palette.tone(Tone::Dim)).render(below, out);
+        }
+    }
+
+    /// An arrow beside the title that rows are sorted by: in its column or in the gap to the next.
+    fn mark_order(&self, columns: &[(usize, u16)], area: Rect, out: &mut Buffer) {
+        let order = self.controls.order();
+        let mut left = area.x;
+        for &(index, width) in columns {
+            if index == order.column {
+                let column = self.table.columns[index];
+                let title = u16::try_from(column.title.chars().count()).unwrap_or(width).min(width);
+                let place = match column.align {
+                    Align::Left => Some(left + title),
+                    Align::Right => (left + width).checked_sub(title + 1),
+                };
+                let place = place.filter(|place| (area.x..area.right()).contains(place));
+                if let Some(cell) = place.and_then(|place| out.cell_mut((place, area.y))) {
+                    cell.set_char(self.palette.arrow(order.direction));
+                    cell.set_style(self.palette.head());
+                }
+            }
+            left += width + 1;
         }
     }
 
@@ -431,14 +461,6 @@ type Part = fn(&(u64, u64)) -> u64;
 
 fn width(spans: &[Span<'_>]) -> u16 {
     u16::try_from(spans.iter().map(Span::width).sum::<usize>()).unwrap_or(u16::MAX)
-}
-
-/// A title with an arrow, whose last letters make room for it.
-fn titled(title: &str, arrow: Option<char>, width: u16) -> String {
-    let Some(arrow) = arrow else { return title.to_owned() };
-    let room = usize::from(width).saturating_sub(1);
-    let short: String = title.chars().take(room).collect();
-    format!("{short}{arrow}")
 }
 
 /// Text in its column; what is too long ends in `…` or `>`.

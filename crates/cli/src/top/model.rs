@@ -53,12 +53,25 @@ impl Model {
     pub(crate) fn take(&mut self, reading: Reading) {
         let sample = match reading {
             Ok(sample) => sample,
-            Err(reason) => return self.connection = Connection::Gone(reason),
+            Err(reason) => {
+                // Rates of what was before are no more: what is known stays, without them.
+                self.before = None;
+                return self.connection = Connection::Gone(reason);
+            }
         };
         self.connection = Connection::Live;
+        let earlier = self.before.take();
         self.before = self.now.take().filter(|before| sample.continues(before));
+        if let (Some(before), Some(earlier)) = (&mut self.before, earlier) {
+            before.keep_workers(&sample, &earlier);
+        }
         self.now = Some(sample);
         self.remember();
+    }
+
+    /// Whether the rates of the workers are known.
+    pub(crate) fn has_rates(&self) -> bool {
+        self.totals().inbound.is_some()
     }
 
     /// The latest sample, with the one before it.
@@ -109,6 +122,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn workers_that_are_asked_more_often_than_they_tell_keep_their_rates() {
+        let (before, now) = fixture::pair();
+        let mut model = Model::new();
+        model.take(Ok(Box::new(before)));
+        assert!(!model.has_rates());
+        model.take(Ok(Box::new(now.clone())));
+        let rates = model.totals();
+        model.take(Ok(Box::new(now)));
+        assert_eq!(model.totals().outbound, rates.outbound);
+        assert!(model.has_rates() && rates.outbound.is_some());
+    }
+
+    #[test]
     fn a_gateway_that_goes_and_comes_is_said_and_begins_anew() {
         let (before, now) = fixture::pair();
         let mut model = Model::new();
@@ -121,6 +147,7 @@ mod tests {
         model.take(Err("no uxfrm runs".to_owned()));
         assert_eq!(model.connection, Connection::Gone("no uxfrm runs".to_owned()));
         assert!(model.interval().is_some(), "what was known is shown on");
+        assert_eq!(model.totals(), Totals::default(), "and no rate, as nothing moves");
         let mut other = now;
         other.status.gateway.pid += 1;
         model.take(Ok(Box::new(other)));

@@ -84,6 +84,27 @@ impl Sampler {
 }
 
 impl Sample {
+    /// Takes over from an `earlier` sample the workers that have published nothing up to `now`:
+    /// they do it about once a second, and may be asked more often.
+    pub(crate) fn keep_workers(&mut self, now: &Self, earlier: &Self) {
+        let (Some(own), Some(now), Some(earlier)) =
+            (&mut self.workers, &now.workers, &earlier.workers)
+        else {
+            return;
+        };
+        for worker in &mut own.workers {
+            let is_it = |other: &&WorkerStatus| other.worker == worker.worker;
+            let is_unchanged = now
+                .workers
+                .iter()
+                .find(is_it)
+                .is_some_and(|other| other.measured_ns == worker.measured_ns);
+            if let Some(was) = earlier.workers.iter().find(is_it).filter(|_| is_unchanged) {
+                *worker = was.clone();
+            }
+        }
+    }
+
     /// Whether both are of one process, whose counters go on.
     pub(crate) fn continues(&self, before: &Self) -> bool {
         let process = |sample: &Self| (sample.status.gateway.pid, sample.status.gateway.started);

@@ -16,6 +16,7 @@ use super::{
     view::View,
     *,
 };
+use crate::arguments::NamespaceOptions;
 
 const ASCII: Palette = Palette { colours: Colours::None, characters: Characters::Ascii };
 const FULL: Palette = Palette { colours: Colours::Sixteen, characters: Characters::Unicode };
@@ -122,12 +123,35 @@ fn a_gateway_that_is_gone_is_said_above_what_was_known() {
     let shown = text(&screen(&model, &controls(View::Tunnels), FULL, (80, 24)));
     assert!(shown.contains("GONE") && shown.contains("192.0.2.3"), "{shown}");
     assert!(shown.contains("no gateway answers: no uxfrm runs\\u{1b}[2J here; trying"), "{shown}");
+    let row = shown.lines().find(|line| line.contains("192.0.2.2 ")).unwrap();
+    assert!(!row.contains("10.0M"), "no rates of what was: {row}");
     let mut never = Model::new();
     let shown = text(&screen(&never, &controls(View::Tunnels), FULL, (80, 24)));
     assert!(shown.contains("asking the gateway"), "{shown}");
     never.take(Err("no uxfrm runs".to_owned()));
     let shown = text(&screen(&never, &controls(View::Drops), FULL, (80, 24)));
     assert!(shown.contains("waiting for a gateway"), "{shown}");
+}
+
+#[test]
+fn policies_that_are_held_are_counted_beside_tunnels() {
+    let (_, mut now) = fixture::pair();
+    now.status.plain.held = 2;
+    (now.status.totals, now.status.tunnels) = (Default::default(), Vec::new());
+    let mut model = Model::new();
+    model.take(Ok(Box::new(now)));
+    let shown = text(&screen(&model, &controls(View::Tunnels), FULL, (80, 24)));
+    assert!(shown.contains("\n0 tunnels; 2 policies held"), "{shown}");
+}
+
+#[test]
+fn the_arrow_of_the_order_hides_no_letter_of_a_title() {
+    let (model, mut controls) = (model(), controls(View::Tunnels));
+    for (column, title) in [(0, "HEALTH▲"), (1, "PEER▲"), (3, "▲IN b/s"), (7, "▲DROP/s")] {
+        controls.sort(Order::ascending(column));
+        let shown = text(&screen(&model, &controls, FULL, (80, 24)));
+        assert!(shown.contains(title), "{title}: {shown}");
+    }
 }
 
 #[test]
@@ -180,6 +204,7 @@ fn a_column_is_sorted_by_its_title() {
         sort: Some(sort.to_owned()),
         delay: 1.0,
         once: true,
+        namespace: NamespaceOptions { netns: None },
     };
     assert_eq!(order(&options("in b/s"), "in b/s").unwrap(), Order::descending(3));
     assert_eq!(order(&options("peer"), "peer").unwrap(), Order::ascending(1));

@@ -11,7 +11,7 @@ use uxfrm_status::explanation::{EspQuery, FlowQuery, FlowWay, PROTOCOLS};
 ///
 /// # Errors
 /// The first word that is wrong, and what would be right.
-pub(super) fn parse(words: &[String]) -> anyhow::Result<FlowQuery> {
+pub(crate) fn parse(words: &[String]) -> anyhow::Result<FlowQuery> {
     let mut words = Words(words);
     let source = words.next("SRC, an address").and_then(address)?;
     let destination = words.next("DST, an address").and_then(address)?;

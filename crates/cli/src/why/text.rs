@@ -11,14 +11,15 @@ pub(super) fn render(explanation: &FlowExplanation, colour: Colour) -> String {
     let FlowExplanation { flow, direction, outcome, verdict, steps, drop, .. } = explanation;
     let mut text = format!("{flow}, dir {direction}\n");
     for step in steps {
-        let sign = match step.result {
-            StepResult::Passes => paint("ok", GREEN, colour),
-            StepResult::Doubtful => paint("? ", YELLOW, colour),
-            StepResult::Fails => paint("no", RED, colour),
+        let shade = match step.result {
+            StepResult::Passes => GREEN,
+            StepResult::Doubtful => YELLOW,
+            StepResult::Fails => RED,
         };
-        text += &format!("  {sign} {:<8} {}\n", step.stage, escaped(&step.text));
+        let word = paint(&format!("{:<4}", step.result.word()), shade, colour);
+        text += &format!("  {word} {:<8} {}\n", step.stage, escaped(&step.text));
         for note in &step.notes {
-            text += &format!("              {}\n", escaped(note));
+            text += &format!("                {}\n", escaped(note));
         }
     }
     let shade = match outcome {

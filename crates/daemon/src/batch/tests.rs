@@ -415,6 +415,15 @@ fn errors_name_file_line_word_and_what_was_expected() {
             "xfrm policy add dir in tmpl bogus".to_owned(),
             "\"bogus\" is unknown; expected one of: src dst proto spi mode reqid level",
         ),
+        (
+            "xfrm policy add dir in tmpl src 10.0.0.1 reqid 1 dst 10.0.0.2 proto esp".to_owned(),
+            "src, dst, proto and spi of a tmpl have to stand together",
+        ),
+        (
+            "xfrm policy add src 10.0.0.0/8 dir in tmpl proto esp mode tunnel src 10.0.0.1"
+                .to_owned(),
+            "src, dst, proto and spi of a tmpl have to stand together",
+        ),
         (format!("xfrm policy add dir in{}", " tmpl proto esp".repeat(7)), "Too many tmpls"),
         ("xfrm policy delete dir in".to_owned(), "either SELECTOR or INDEX is required"),
         (

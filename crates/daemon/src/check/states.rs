@@ -5,7 +5,7 @@ use std::{
     net::IpAddr,
 };
 
-use uxfrm_engine::{Direction, Lifecycle, Mode, Reqid, Sa, Template};
+use uxfrm_engine::{Direction, Lifecycle, Mode, Reqid, Sa, SaTransform, Template};
 
 use super::{Finding, Subject};
 use crate::wording;
@@ -80,6 +80,39 @@ pub(super) fn without_cipher(subject: &Subject<'_>) -> Vec<Finding> {
         )
     };
     clear.map(finding).collect()
+}
+
+/// States of one key, the other way round: what one sent could be taken for the other's.
+pub(super) fn with_one_key_for_both_ways(subject: &Subject<'_>) -> Vec<Finding> {
+    let mut seen: HashMap<(u128, IpAddr, IpAddr), &Sa> = HashMap::new();
+    let mut pairs = Vec::new();
+    for sa in states(subject) {
+        let (from, to) = (sa.source(), sa.id().destination);
+        let back = keys(sa).find_map(|key| seen.get(&(key, to, from)).copied());
+        pairs.extend(back.map(|back| (back, sa)));
+        for key in keys(sa) {
+            seen.entry((key, from, to)).or_insert(sa);
+        }
+    }
+    let finding = |(one, other): (&Sa, &Sa)| {
+        Finding::warning(
+            format!(
+                "`{}` and `{}` have one key for both directions",
+                wording::state(one),
+                wording::state(other)
+            ),
+            "give each its own: 0x$(openssl rand -hex 20) for AES-128-GCM, the same at both ends"
+                .to_owned(),
+        )
+    };
+    pairs.into_iter().map(finding).collect()
+}
+
+/// What tells its keys from others, without them.
+fn keys(sa: &Sa) -> impl Iterator<Item = u128> {
+    let SaTransform { encryption_key, authentication_key, .. } = sa.secrets();
+    let keys = [encryption_key, authentication_key].into_iter();
+    keys.filter(|key| !key.is_empty()).map(|key| key.fingerprint())
 }
 
 /// Source and destination of all templates of `in` and `fwd` policies.

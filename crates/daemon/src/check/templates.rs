@@ -1,6 +1,6 @@
 //! Templates that no state fits.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -31,6 +31,43 @@ pub(super) fn without_state(subject: &Subject<'_>) -> Vec<Finding> {
         .collect();
     missing.sort_by_key(|finding| finding.severity);
     missing
+}
+
+/// Templates whose only states are for packets of the other family: IPv4 through a tunnel between
+/// IPv6 addresses, or the other way round. What comes in by them is dropped.
+pub(super) fn of_another_family(subject: &Subject<'_>) -> Vec<Finding> {
+    let states = StateIndex::of(&subject.snapshot.sad);
+    let all = subject
+        .snapshot
+        .spd
+        .iter()
+        .filter(|entry| entry.action() == Action::Allow && entry.direction() != Direction::Out);
+    let mut told = HashSet::new();
+    let of_entry = |entry: &PolicyEntry| {
+        let family = entry.family();
+        let other = |sa: &Sa| sa.config().selector.is_some_and(|own| own.family() != family);
+        entry.templates().find_map(|template| {
+            let fits = |sa: &&Arc<Sa>| satisfies_inbound(sa, entry, &template);
+            let mut fitting = states.candidates(&template).filter(fits);
+            let first = fitting.next()?;
+            (other(first) && fitting.all(|sa| other(sa))).then(|| Arc::clone(first))
+        })
+    };
+    let mut findings = Vec::new();
+    for entry in all {
+        if let Some(sa) = of_entry(entry).filter(|sa| told.insert(sa.id())) {
+            findings.push(Finding::warning(
+                format!(
+                    "`{}` is for packets of its own family alone, and `{}` for those of the other: \
+                     what comes in is dropped",
+                    wording::state(&sa),
+                    wording::policy(entry)
+                ),
+                "add `flag af-unspec` to the state, at both ends".to_owned(),
+            ));
+        }
+    }
+    findings
 }
 
 /// States by their destination: explaining looks at all of them, for each policy.

@@ -87,23 +87,14 @@ impl TryFrom<i64> for Gather {
     }
 }
 
-/// An MTU in bytes, 576 (RFC 791's least) to 65535.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "i64")]
-pub struct Mtu(u16);
-
-impl Mtu {
-    /// Bytes.
-    #[must_use]
-    pub const fn bytes(self) -> u16 {
-        self.0
-    }
-}
-
-impl Default for Mtu {
-    fn default() -> Self {
-        Self(1500)
-    }
+/// The TUN's MTU.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Mtu {
+    /// As large as the largest packet that fits into a tunnel in use.
+    #[default]
+    Auto,
+    /// Bytes, 576 (RFC 791's least) to 65535.
+    Fixed(u16),
 }
 
 impl TryFrom<i64> for Mtu {
@@ -113,8 +104,33 @@ impl TryFrom<i64> for Mtu {
         u16::try_from(bytes)
             .ok()
             .filter(|bytes| *bytes >= 576)
-            .map(Self)
+            .map(Self::Fixed)
             .ok_or_else(|| format!("an MTU of {bytes} bytes; it has to be from 576 to 65535"))
+    }
+}
+
+impl<'de> Deserialize<'de> for Mtu {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct AutoOrBytes;
+        impl de::Visitor<'_> for AutoOrBytes {
+            type Value = Mtu;
+
+            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                out.write_str("\"auto\" or a number of bytes")
+            }
+
+            fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<Mtu, E> {
+                Mtu::try_from(bytes).map_err(E::custom)
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Mtu, E> {
+                match text {
+                    "auto" => Ok(Mtu::Auto),
+                    other => Err(E::invalid_value(de::Unexpected::Str(other), &self)),
+                }
+            }
+        }
+        deserializer.deserialize_any(AutoOrBytes)
     }
 }
 

@@ -60,7 +60,7 @@ impl DeviceCreation {
         }
         let tun = Tun::open(&TunOptions::new(&name))
             .with_context(|| format!("can't make the interface {name}"))?;
-        let index = bring_up(&tun, MTU)?;
+        let index = bring_up(&tun, Some(MTU))?;
         Ok(Interface { name, index, tun: Some(tun) })
     }
 }

@@ -9,6 +9,7 @@ use std::{io, path::Path};
 
 use anyhow::Context as _;
 use uxfrm_engine::Database;
+use uxfrm_status::quantity::things;
 
 use crate::{
     config::{AtStart, Config},
@@ -51,7 +52,8 @@ pub fn install_boot_guard(path: &Path) -> anyhow::Result<Vec<String>> {
                 .to_owned(),
         );
     }
-    lines.push(format!("refused until uxfrm runs: what {} policies protect or block", spd.len()));
+    let what = things(spd.len() as u64, "policy protects or blocks", "policies protect or block");
+    lines.push(format!("refused until uxfrm runs: what {what}"));
     Ok(lines)
 }
 

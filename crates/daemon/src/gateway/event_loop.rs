@@ -255,6 +255,7 @@ impl Gateway {
             caches: self.caches.clone(),
             figures: self.figures.clone(),
             tunnels: self.tunnels.counts(),
+            mtu: self.reload.config().host.mtu,
             notices: self.reconciler.notices(&self.database),
             nics: self.devices.nics(),
             devices: self.devices.interface_names(),

@@ -127,6 +127,9 @@ impl Gateway {
                 let host = self.reconciler.tables.bring_up_routes(&self.database.snapshot().spd)?;
                 self.database.set_host(host);
                 self.database.publish();
+                if before == PreviousGateway::Gone {
+                    self.reconciler.follow_tun_mtu(&self.database);
+                }
             }
             // Up before there were sockets.
             Resource::HostBypass if config.inline.is_some() => {}

@@ -24,7 +24,7 @@ use super::{Gateway, ReadyLine, resources::KEPT_OUT};
 use crate::reconcile::databases::state_directory;
 use crate::tun::bring_up;
 use crate::{
-    config::{Config, TunName},
+    config::{Config, Mtu, TunName},
     control::{AccessTerms, Control, XfrmServer},
     descriptor_store::DescriptorStore,
     devices::{self, Devices},
@@ -156,7 +156,12 @@ pub(super) fn open_tun(
         None => Tun::open(&options),
     };
     let tun = tun.with_context(|| format!("can't open the TUN {name}{why}"))?;
-    let index = bring_up(&tun, config.host.mtu.bytes())?;
+    let mtu = match config.host.mtu {
+        // The kernel's default, or that of the gateway before, until states are known.
+        Mtu::Auto => None,
+        Mtu::Fixed(bytes) => Some(bytes),
+    };
+    let index = bring_up(&tun, mtu)?;
     Ok((tun, index))
 }
 
@@ -217,7 +222,8 @@ impl Gateway {
         let paths =
             PathMtuErrors::open().context("no socket for ICMP errors (needs CAP_NET_RAW)")?;
         let (snapshot, routes) = (database.snapshot(), Box::new(routes));
-        let reconciler = Reconciler::new(store, None, host_bypass, af_xdp, routes, &snapshot.spd);
+        let reconciler = Reconciler::new(store, None, host_bypass, af_xdp, routes, &snapshot.spd)
+            .with_tun_mtu(config.host.mtu);
         let mut gateway = Self {
             database,
             reconciler,

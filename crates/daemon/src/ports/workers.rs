@@ -16,11 +16,13 @@ use std::{
 
 use anyhow::Context as _;
 use uxfrm_engine::{
-    Cpu, Database, DropRecords, Drops, Family, HostAddresses, HostPort, PacketTap, Settings,
-    SharedCacheStats, SharedDropTallies, SourcePorts, UdpSuper, WaitingPacket, WireHeaders, Worker,
+    Cpu, Database, DropRecords, Drops, Family, HostAddresses, HostPort, MssClamp, PacketTap,
+    Settings, SharedCacheStats, SharedDropTallies, SourcePorts, UdpSuper, WaitingPacket,
+    WireHeaders, Worker,
 };
 use uxfrm_io::{
     FanoutShare, Port, Raw, RawOptions, SegmentingPort, Tun, Udp, UdpOptions, affinity,
+    icmp_sender::IcmpSender,
     ike::{IkeDaemonQueue, IkeDatagram},
     ipv6_support::{MissingIpPort, is_missing},
     random,
@@ -177,6 +179,8 @@ pub(crate) fn open_all(
     let mut resolver = af_xdp.map(|af_xdp| af_xdp.resolver(config)).transpose()?;
     let ports = udp_ports(config, descriptors)?;
     let source_ports = source_ports()?;
+    let icmp = IcmpSender::open().context("can't open a raw ICMP socket (needs CAP_NET_RAW)")?;
+    let icmp = Arc::new(icmp);
     let workers = u32::try_from(config.runtime.workers.count().get())?;
     let workers = queues(config, tun, descriptors)?
         .into_iter()
@@ -194,6 +198,7 @@ pub(crate) fn open_all(
             let attachments = af_xdp.zip(resolver.as_ref());
             let (wire, talk) = with_express(wire, attachments, cpu, descriptors)?;
             let lane = WorkerLoop::new(host, wire, engine, events.clone())?;
+            let lane = lane.with_icmp_sender(Arc::clone(&icmp));
             if let Some((resolver, talk)) = resolver.as_mut().zip(talk) {
                 resolver.add(ResolvedWorker { talk, waker: lane.waker() });
             }
@@ -306,6 +311,7 @@ pub(crate) fn settings(
         addresses: around.own.clone(),
         seed: seed()?,
         cache: config.cache.into(),
+        clamp_mss: if config.host.clamp_mss { MssClamp::On } else { MssClamp::Off },
         ..Settings::default()
     })
 }

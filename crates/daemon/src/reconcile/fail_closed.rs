@@ -22,6 +22,7 @@ use uxfrm_engine::{
     Action, Database, DefaultActions, Direction, LifetimeLimits, Policy, PolicyEntry, PolicyFlags,
     PolicyIndex, Prefix, Priority, Selector, Spd,
 };
+use uxfrm_status::quantity::things;
 
 use crate::{clock::now, config::AtStart, routes};
 use saved_policies::{Cleartext, PolicyOrigin, SavedPolicies, SavedPolicy};
@@ -219,9 +220,10 @@ pub(crate) fn notice(database: &Database) -> String {
     if held == 0 {
         return String::new();
     }
+    let held = things(held as u64, "policy", "policies");
     format!(
-        "held: {held} policies of the last run{example}: what they protected is refused until policies of the same selectors come \
-         (from the IKE daemon or a file); `uxfrm release` lets go of all, `uxfrm xfrm policy delete` of one\n"
+        "held: {held} of the last run{example}: what they protected is refused until policies of the same selectors come \
+         (from an IKE daemon, `ip xfrm` lines or a file); `uxfrm release` lets go of all, `uxfrm xfrm policy delete` of one\n"
     )
 }
 

@@ -18,7 +18,7 @@ pub(super) fn waiting(now: &Config, wanted: &Config) -> Vec<&'static str> {
         cache,
         device,
     } = now;
-    let Host { tun, mtu, guard, at_exit: _, at_start } = host;
+    let Host { tun, mtu: _, clamp_mss, guard, at_exit: _, at_start } = host;
     let Wire { encapsulation, udp_ports, mark, table, queue_delay, af_xdp, gather } = wire;
     let Xfrm { batch: _, sequences } = xfrm;
     let Control { enabled, socket, acquire_expires: _, user } = control;
@@ -27,7 +27,7 @@ pub(super) fn waiting(now: &Config, wanted: &Config) -> Vec<&'static str> {
     let Crypto { backend } = crypto;
     let keys = [
         ("[host] tun", *tun == wanted.host.tun),
-        ("[host] mtu", *mtu == wanted.host.mtu),
+        ("[host] clamp_mss", *clamp_mss == wanted.host.clamp_mss),
         ("[host] guard", *guard == wanted.host.guard),
         ("[host] at_start", *at_start == wanted.host.at_start),
         ("[inline]", *inline == wanted.inline),
@@ -61,7 +61,7 @@ mod tests {
     fn reload_names_keys_that_need_restart() {
         let parse = |text| Config::parse("test", text).expect("it is right");
         let now = parse("");
-        assert!(waiting(&now, &parse("[host]\nat_exit = \"open\"")).is_empty());
+        assert!(waiting(&now, &parse("[host]\nat_exit = \"open\"\nmtu = 1400")).is_empty());
         assert!(waiting(&now, &parse("[control]\nacquire_expires = 5")).is_empty());
         let wanted = parse("[wire]\ntable = 77\n[runtime]\nworkers = 2");
         assert_eq!(waiting(&now, &wanted), ["[wire] table", "[runtime] workers"]);

@@ -15,6 +15,25 @@ const SMALLEST_MTU: u16 = 576;
 /// Narrow paths that are known at once.
 const MOST_NARROW: usize = 1 << 12;
 
+/// The largest IP packets that the network takes, in bytes, as far as that lasts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LastingMtus {
+    /// Towards most peers.
+    pub(crate) usual: u16,
+    /// Towards those with a route that takes less.
+    pub(crate) narrow: PathMtus,
+}
+
+impl LastingMtus {
+    /// Towards a peer.
+    pub(crate) fn to(&self, peer: IpAddr) -> u16 {
+        match self.narrow.is_empty() {
+            true => self.usual,
+            false => self.narrow.get(&peer).map_or(self.usual, |narrow| self.usual.min(*narrow)),
+        }
+    }
+}
+
 /// The ends of all policies' tunnels.
 #[derive(Debug)]
 pub(super) struct Peers {
@@ -26,6 +45,9 @@ pub(super) struct Peers {
     /// Where the way takes less than its device, or packets were refused as they were too long,
     /// and what the network takes towards there.
     narrow: PathMtus,
+    /// Where the kernel has learned what the network takes, and will forget it: what the entry
+    /// takes that leads there.
+    learned: PathMtus,
     /// Whether workers have to be told.
     news: bool,
     ways_back: RpFilterCheck,
@@ -39,6 +61,7 @@ impl Peers {
             known: HashSet::new(),
             mtu: u32::MAX,
             narrow: PathMtus::new(),
+            learned: PathMtus::new(),
             news: true,
             ways_back: RpFilterCheck::default(),
         }
@@ -111,7 +134,14 @@ impl Peers {
 
     fn measure(&mut self, rtnetlink: &mut Rtnetlink, peer: IpAddr) {
         let way = rtnetlink.route_to(peer, self.mark).ok();
-        let now = way.map(|way| u16::try_from(way.mtu).unwrap_or(u16::MAX).max(min_path_mtu(peer)));
+        let bytes = |mtu| u16::try_from(mtu).unwrap_or(u16::MAX).max(min_path_mtu(peer));
+        if way.as_ref().is_some_and(|way| way.expires) {
+            let lasting = rtnetlink.lasting_mtu(peer, self.mark).map_or(u16::MAX, bytes);
+            self.learned.insert(peer, lasting);
+        } else {
+            self.learned.remove(&peer);
+        }
+        let now = way.map(|way| bytes(way.mtu));
         let usual = self.mtu();
         let before = match now.filter(|now| *now < usual) {
             Some(now) => self.narrow.insert(peer, now),
@@ -129,6 +159,13 @@ impl Peers {
     /// What the network takes towards others.
     pub(super) fn narrow(&self) -> &PathMtus {
         &self.narrow
+    }
+
+    /// What the network takes by devices and routes alone, whatever routers tell for some minutes.
+    pub(super) fn lasting(&self) -> LastingMtus {
+        let narrow = self.narrow.iter();
+        let narrow = narrow.map(|(peer, mtu)| (*peer, *self.learned.get(peer).unwrap_or(mtu)));
+        LastingMtus { usual: self.mtu(), narrow: narrow.collect() }
     }
 
     /// Whether workers have to be told, since the last time.

@@ -41,6 +41,7 @@ impl World {
         }
         self.reconnect();
         self.settle();
+        self.sites.iter().for_each(|site| site.expect_tun_fits());
         for from in 0..self.sites.len() {
             for to in (0..self.sites.len()).filter(|to| *to != from) {
                 self.expect((from, 0), (to, 0), None);

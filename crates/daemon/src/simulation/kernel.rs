@@ -23,7 +23,7 @@ use uxfrm_io::{
 use crate::{
     firewall::Firewall,
     reconcile::kernel_tables::{FirewallTable, Routes},
-    routes::DivertMode,
+    routes::{DivertMode, LastingMtus},
 };
 
 const TUN: &str = "uxfrm0";
@@ -36,6 +36,8 @@ type Destination = (IpAddr, u8);
 struct Tables {
     routes: BTreeSet<Destination>,
     filter: SimulatedTable,
+    /// The TUN's MTU; 0 where it has the kernel's default.
+    tun_mtu: u16,
     /// Number of changes that are still to be refused.
     refusals: usize,
     refused: usize,
@@ -107,6 +109,11 @@ impl Kernel {
         };
         routes.follow(spd).expect("routes");
         (Box::new(guard), Box::new(routes))
+    }
+
+    /// The TUN's MTU, if it was ever set.
+    pub(super) fn tun_mtu(&self) -> Option<u16> {
+        Some(self.0.borrow().tun_mtu).filter(|mtu| *mtu != 0)
     }
 
     /// The machine reboots.
@@ -250,6 +257,15 @@ impl Routes for FakeRoutes {
     fn note_path_mtu(&mut self, _: IpAddr) {}
 
     fn remeasure_path_mtu(&mut self) {}
+
+    fn lasting_mtus(&self) -> LastingMtus {
+        LastingMtus { usual: 1500, narrow: PathMtus::new() }
+    }
+
+    fn fit_tun(&mut self, mtu: u16) -> Result<(), rtnetlink::Error> {
+        self.kernel.0.borrow_mut().tun_mtu = mtu;
+        Ok(())
+    }
 
     fn check_rp_filters(&mut self) {}
 

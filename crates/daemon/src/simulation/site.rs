@@ -17,7 +17,7 @@ use uxfrm_control_client::reload::{
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{
     Cpu, Database, Direction, DropReason, Event, Moment, OffloadKind, OffloadedPacket, Output,
-    PolicyEntry, ReceivedPacket, Sa, Settings, Spi, Worker,
+    PathMtus, PolicyEntry, ReceivedPacket, Sa, Settings, Spi, Worker,
 };
 use uxfrm_io::poll::Poller;
 use uxfrm_offload::{Fault, HeldState, ModelNic, NicQueues};
@@ -43,8 +43,10 @@ use crate::{
         fail_closed::{self, PolicyFiles, saved_policies::SavedPolicies},
         rebuild::PolicyRebuild,
         sequences::{SequenceStore, WitnessPlace, condition::Condition, journal_view::JournalView},
+        tun_mtu,
     },
     reload::Reload,
+    routes::LastingMtus,
     tunnels::{TunnelService, TunnelSpec},
     upgrade::Upgrade,
 };
@@ -286,6 +288,17 @@ impl Site {
         let Some(run) = &self.run else { return };
         let saved = SavedPolicies::of(&run.database.snapshot().spd, run.reload.written());
         self.policies = Some(saved.to_text());
+    }
+
+    /// The TUN's MTU is that of the largest packet that fits into a tunnel.
+    pub(super) fn expect_tun_fits(&self) {
+        let Some(run) = &self.run else { return };
+        let own = self.own().into_iter().collect();
+        let paths = LastingMtus { usual: 1500, narrow: PathMtus::new() };
+        let fits = tun_mtu::largest(&run.database.current().sad, &own, &paths);
+        if fits.is_some() {
+            assert_eq!(self.kernel.tun_mtu(), fits, "the TUN of site {}", self.number);
+        }
     }
 
     fn workers_of(&self, seed: u64, database: &Database) -> anyhow::Result<Vec<Worker>> {

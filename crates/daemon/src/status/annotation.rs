@@ -9,7 +9,7 @@ use std::{collections::HashMap, net::IpAddr, sync::Arc};
 use uxfrm_engine::{
     Action, CapturePoint, Direction, DropReason, FlowKey, PacketWay, PolicyEntry, PolicyIndex, Sa,
     SaId, SaProtocol, SaSubject, Settings, Snapshot, Spi, TappedPacket,
-    explain::{outbound::OutboundOutcome, policies::deciding, states::template_misfits},
+    explain::{outbound::OutboundOutcome, states::template_misfits},
 };
 use uxfrm_status::explanation::FlowOutcome;
 
@@ -116,7 +116,7 @@ impl Annotator {
             true => Direction::In,
             false => Direction::Forward,
         };
-        let policy = deciding(&snapshot.spd, direction, flow).last();
+        let policy = snapshot.spd.deciding(direction, flow).last();
         let states = match policy {
             Some(entry) if snapshot.sad.len() <= SEARCHED => {
                 let fits = |sa: &&Arc<Sa>| satisfies(sa, entry);

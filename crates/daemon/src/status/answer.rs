@@ -26,6 +26,7 @@ use super::{
 };
 use crate::{
     clock::{epoch, now},
+    config::Mtu,
     ports::workers::DropFeed,
 };
 
@@ -88,9 +89,9 @@ impl Sources {
             StatusRequest::Status(query) => {
                 self.status(query, posted).map(|status| StatusAnswer::Status(Box::new(status)))
             }
-            StatusRequest::Why(query) => {
-                self.explain(query).map(|explanation| StatusAnswer::Why(Box::new(explanation)))
-            }
+            StatusRequest::Why(query) => self
+                .explain(query, posted)
+                .map(|explanation| StatusAnswer::Why(Box::new(explanation))),
             StatusRequest::Drops(query) => {
                 self.drops.report(query, posted, access).map(StatusAnswer::Drops)
             }
@@ -123,13 +124,21 @@ impl Sources {
             .map(|answer| answer.unwrap_or_else(StatusAnswer::Refusal))
     }
 
-    fn explain(&self, query: &FlowQuery) -> Result<FlowExplanation, RequestRefusal> {
+    fn explain(
+        &self,
+        query: &FlowQuery,
+        posted: &Posted,
+    ) -> Result<FlowExplanation, RequestRefusal> {
         let snapshot = self.published.load_full();
         let tun = match self.identity.mode.as_str() {
             "inline" => String::new(),
             _host => self.identity.tun.clone(),
         };
-        let explanation = explain(&snapshot, &self.settings, query)?;
+        let mut explanation = explain(&snapshot, &self.settings, query)?;
+        if let (Some(outer), Mtu::Fixed(bytes)) = (&mut explanation.encapsulation, posted.post.mtu)
+        {
+            outer.fixed_tun_mtu = Some(bytes);
+        }
         Ok(FlowExplanation { tun, ..explanation })
     }
 
@@ -175,11 +184,12 @@ impl Sources {
         Ok(status)
     }
 
-    /// The tunnels of a snapshot: those of the last answer, if nothing has changed since.
+    /// The tunnels of a snapshot, by those of the last answer as far as they hold.
     fn grouping(&mut self, snapshot: &Snapshot) -> Grouping {
-        let kept = self.grouping.take().map(|(grouping, _)| grouping);
-        let kept = kept.filter(|grouping| grouping.is_of(snapshot));
-        kept.unwrap_or_else(|| Grouping::of(snapshot, None))
+        match self.grouping.take() {
+            Some((grouping, _)) => grouping.renewed(snapshot),
+            None => Grouping::of(snapshot, None),
+        }
     }
 
     fn identity_now(&self, snapshot: &Snapshot, posted: &Posted) -> GatewayIdentity {

@@ -11,7 +11,7 @@ use uxfrm_io::poll::Waker;
 use uxfrm_offload::Nics;
 use uxfrm_runtime::SharedWorkerFigures;
 
-use crate::clock::now;
+use crate::{clock::now, config::Mtu};
 
 /// What the control thread knows at an instant, and the counters of other threads, which stay up to
 /// date by themselves.
@@ -29,6 +29,8 @@ pub(crate) struct Post {
     pub(crate) figures: Vec<Arc<SharedWorkerFigures>>,
     /// Counts of tunnels and receive ports.
     pub(crate) tunnels: Vec<(String, u64)>,
+    /// `[host] mtu`.
+    pub(crate) mtu: Mtu,
     /// What is wrong, a line each.
     pub(crate) notices: String,
     /// Offload devices, which count the packets of their states.

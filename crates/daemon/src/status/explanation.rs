@@ -3,7 +3,8 @@
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use uxfrm_engine::{
-    Direction, DropReason, FlowKey, PolicyEntry, PolicyLookup, Sa, Settings, Snapshot, Spi,
+    Action, Direction, DropReason, FlowKey, MssClamp, PolicyEntry, PolicyLookup, Sa, Settings,
+    Snapshot, Spi,
     explain::{
         inbound::{InboundExplanation, InboundOutcome, ReceivedEsp, StateExplanation},
         outbound::{OutboundExplanation, OutboundOutcome, ProtectedPath},
@@ -11,6 +12,7 @@ use uxfrm_engine::{
         states::TemplateExplanation,
     },
 };
+use uxfrm_packet::{Version, mss};
 use uxfrm_status::{
     drops::DropAdvice,
     explanation::{
@@ -18,6 +20,7 @@ use uxfrm_status::{
         StepResult,
     },
     protocol::RequestRefusal,
+    quantity::{count, things},
 };
 
 use crate::{clock::now, wording};
@@ -70,7 +73,7 @@ fn outbound(snapshot: &Snapshot, settings: &Settings, flow: &FlowKey) -> FlowExp
             (FlowOutcome::LeavesPlain, "leaves PLAIN: no policy protects it".to_owned())
         }
         OutboundOutcome::Protected(path) => {
-            steps.push(size_step(path, settings));
+            steps.push(size_step(path, settings, flow));
             steps.extend(traffic_step(snapshot, path));
             (FlowOutcome::LeavesProtected, protected_words(path))
         }
@@ -81,7 +84,7 @@ fn outbound(snapshot: &Snapshot, settings: &Settings, flow: &FlowKey) -> FlowExp
         OutboundOutcome::Dropped(reason) => (FlowOutcome::Dropped, dropped_words(*reason)),
     };
     let encapsulation = match &explained.outcome {
-        OutboundOutcome::Protected(path) => Some(encapsulation(path)),
+        OutboundOutcome::Protected(path) => Some(encapsulation(path, settings, flow)),
         OutboundOutcome::Plain | OutboundOutcome::Waits | OutboundOutcome::Dropped(_) => None,
     };
     let reason = match explained.outcome {
@@ -201,7 +204,12 @@ fn policy_step(policies: &PolicyExplanation) -> FlowStep {
             FlowStep::new("policy", words.join(", then "))
         }
     };
-    step.with_notes(notes)
+    let blocks = match &policies.deciding[..] {
+        [] => policies.default == Action::Block,
+        deciding => deciding.iter().any(|entry| entry.action() == Action::Block),
+    };
+    let result = if blocks { StepResult::Fails } else { StepResult::Passes };
+    step.with_result(result).with_notes(notes)
 }
 
 /// A policy with what it does.
@@ -210,10 +218,10 @@ fn policy_words(entry: &PolicyEntry) -> String {
     let priority = entry.precedence().priority().0;
     let templates: Vec<_> = entry.templates().map(|one| wording::template(&one)).collect();
     let does = match (entry.action(), &templates[..]) {
-        (uxfrm_engine::Action::Block, _) if entry.is_held() => "held from the last run".to_owned(),
-        (uxfrm_engine::Action::Block, _) => "block".to_owned(),
-        (uxfrm_engine::Action::Allow, []) => "allow plain".to_owned(),
-        (uxfrm_engine::Action::Allow, templates) => templates.join(", "),
+        (Action::Block, _) if entry.is_held() => "blocks, held from the last run".to_owned(),
+        (Action::Block, _) => "blocks".to_owned(),
+        (Action::Allow, []) => "allows it plain".to_owned(),
+        (Action::Allow, templates) => templates.join(", "),
     };
     format!("`{policy} priority {priority}` (index {index}): {does}")
 }
@@ -285,18 +293,30 @@ fn state_step(explained: &StateExplanation) -> FlowStep {
     }
 }
 
-fn size_step(path: &ProtectedPath, settings: &Settings) -> FlowStep {
+fn size_step(path: &ProtectedPath, settings: &Settings, flow: &FlowKey) -> FlowStep {
     let ProtectedPath { path_mtu, inner_mtu, overhead, ends, .. } = path;
-    let narrowed = settings.path_mtus.contains_key(&ends.1);
-    let learned = if narrowed { ", learned from a router" } else { "" };
-    FlowStep::new(
-        "size",
-        format!(
-            "up to {inner_mtu} bytes fit: {path_mtu} towards {}{learned}, less {overhead} for ESP; \
-             larger ones with DF are answered by ICMP",
-            ends.1
-        ),
-    )
+    let text = format!(
+        "up to {inner_mtu} bytes fit: {path_mtu} towards {}, less {overhead} for ESP; larger ones \
+         with DF are answered by ICMP",
+        ends.1
+    );
+    let mss = match clamped_mss(path, settings, flow) {
+        Some(mss) => format!("TCP's SYNs announce {mss} bytes at most: `[host] clamp_mss` is on"),
+        None => "TCP's SYNs stay as they are: `[host] clamp_mss` is off".to_owned(),
+    };
+    FlowStep::new("size", text).with_notes(vec![mss])
+}
+
+/// What SYNs announce at most, if they are changed.
+fn clamped_mss(path: &ProtectedPath, settings: &Settings, flow: &FlowKey) -> Option<u16> {
+    let version = match flow.destination {
+        IpAddr::V4(_) => Version::V4,
+        IpAddr::V6(_) => Version::V6,
+    };
+    match settings.clamp_mss {
+        MssClamp::On => Some(mss::fitting(version, path.inner_mtu)),
+        MssClamp::Off => None,
+    }
 }
 
 /// What the counters say of the path: a tunnel that only sends.
@@ -316,10 +336,10 @@ fn traffic_step(snapshot: &Snapshot, path: &ProtectedPath) -> Option<FlowStep> {
     let (received, failures) = (back.usage().packets(), back.usage().failures());
     let spi = back.id().spi;
     if failures.integrity_failed > 0 {
+        let forged = things(failures.integrity_failed.into(), "packet", "packets");
         let text = format!(
-            "{} packets that came by {spi} had a wrong ICV: the keys or algorithms of both ends \
-             differ, or `flag esn` does",
-            failures.integrity_failed
+            "{forged} that came by {spi} had a wrong ICV: the keys or algorithms of both ends \
+             differ, or `flag esn` does"
         );
         return Some(FlowStep::new("path", text).with_result(StepResult::Doubtful));
     }
@@ -330,24 +350,38 @@ fn traffic_step(snapshot: &Snapshot, path: &ProtectedPath) -> Option<FlowStep> {
         Some(silence) => (sends && silence >= SILENCE, format!(" for {} s", silence.as_secs())),
     };
     if !is_silent {
-        let text = format!("sent {sent} packets, received {received} by {spi}");
+        let sent = things(sent, "packet", "packets");
+        let text = format!("sent {sent}, received {} by {spi}", count(received));
         return Some(FlowStep::new("path", text));
     }
-    let udp = out.config().encap.is_some();
-    let suspects = match udp {
-        true => vec![
-            format!("is UDP filtered on the path to {}?", path.ends.1),
-            format!("is {} the peer, and does it have the same states?", path.ends.1),
-        ],
-        false => vec![
-            format!("is ESP (IP protocol 50) filtered on the path to {}?", path.ends.1),
+    let sent = things(sent, "packet", "packets");
+    let text = format!("sent {sent} and received none by {spi}{since}");
+    let suspects = suspects(path, out);
+    Some(FlowStep::new("path", text).with_result(StepResult::Doubtful).with_notes(suspects))
+}
+
+/// Why nothing comes back, the likeliest first. What the peer drops shows at the peer alone.
+fn suspects(path: &ProtectedPath, out: &Sa) -> Vec<String> {
+    let (peer, spi) = (path.ends.1, out.id().spi);
+    let mut suspects = vec![format!(
+        "has the peer another key or SPI, or no policy `in` or `fwd`? It drops what comes by \
+             {spi} then, and only it knows: run `uxfrm drops` there, or on Linux `ip -s xfrm state` \
+             and `nstat -az 'Xfrm*'` (XfrmInStateProtoError: another key; XfrmInNoStates: another \
+             SPI; XfrmInNoPols, XfrmInTmplMismatch: policies)"
+    )];
+    if out.config().encap.is_some() {
+        suspects.push(format!("is UDP filtered on the path to {peer}?"));
+    } else {
+        suspects.extend([
+            format!("is ESP (IP protocol 50) filtered on the path to {peer}?"),
             "is there a NAT on the path? Then ESP needs UDP: `encap espinudp 4500 4500 0.0.0.0`"
                 .to_owned(),
-            format!("is {} the peer, and does it have the same states?", path.ends.1),
-        ],
-    };
-    let text = format!("sent {sent} packets and received none by {spi}{since}");
-    Some(FlowStep::new("path", text).with_result(StepResult::Doubtful).with_notes(suspects))
+        ]);
+    }
+    suspects.push(format!(
+        "is {peer} the peer? There `tcpdump -ni any esp or udp port 4500` shows what arrives"
+    ));
+    suspects
 }
 
 /// Packets from which on silence means something, where nothing ever came.
@@ -355,14 +389,19 @@ const ENOUGH: u64 = 3;
 /// How long a peer that answered before may be silent while we send.
 const SILENCE: Duration = Duration::from_secs(30);
 
-fn encapsulation(path: &ProtectedPath) -> EncapsulationStatus {
+fn encapsulation(path: &ProtectedPath, settings: &Settings, flow: &FlowKey) -> EncapsulationStatus {
     EncapsulationStatus {
         source: path.ends.0,
         destination: path.ends.1,
         spis: path.states.iter().map(|sa| sa.id().spi.to_string()).collect(),
         udp_port: path.encap.map(|encap| encap.destination_port),
         path_mtu: path.path_mtu,
+        path_mtu_origin: None,
+        path_mtu_expires: None,
         inner_mtu: path.inner_mtu as u64,
+        tun_mtu: None,
+        fixed_tun_mtu: None,
+        clamped_mss: clamped_mss(path, settings, flow),
         offloaded: path.device.is_some(),
     }
 }

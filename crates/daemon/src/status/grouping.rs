@@ -3,7 +3,8 @@
 //! Outbound templates make the tunnels; those of `in` and `fwd` policies join the tunnel between
 //! the same ends, as the other direction, or make one of their own. Then each state goes to the
 //! tunnel that it fits. A look-up each; what comes of it holds until policies or states change, so
-//! a gateway that is asked each second does it once.
+//! a gateway that is asked each second does it once. Where only states have changed, as by a rekey,
+//! the tunnels stay, and states are looked up anew.
 
 use std::{collections::HashMap, net::IpAddr, sync::Arc};
 
@@ -61,6 +62,8 @@ pub(super) struct Grouping {
     by_key: HashMap<TunnelKey, usize, RandomState>,
     /// Of each state, in the order of the snapshot; `None` for one that fits no policy.
     pub(super) places: Vec<Option<Place>>,
+    /// A group that takes inbound states of any reqid, by its key with reqid 0.
+    any_reqid: HashMap<TunnelKey, usize, RandomState>,
     /// The group of each policy with templates, in the order of their indices.
     policies: Vec<(PolicyIndex, u32)>,
     pub(super) plain: PlainPolicies,
@@ -73,6 +76,16 @@ struct SnapshotName {
     states: usize,
     /// Where the states are; never followed.
     sad: usize,
+    policies: PoliciesName,
+}
+
+/// Which policies they were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct PoliciesName {
+    generation: u64,
+    count: usize,
+    /// Where they are; never followed.
+    spd: usize,
 }
 
 /// A grouping as it is made.
@@ -80,8 +93,6 @@ struct SnapshotName {
 struct Builder<'a> {
     filter: Option<&'a PeerFilter>,
     made: Grouping,
-    /// A group that takes inbound states of any reqid, by its key with reqid 0.
-    any_reqid: HashMap<TunnelKey, usize, RandomState>,
     /// The first group between two ends, by its key with reqid 0.
     by_ends: HashMap<TunnelKey, usize, RandomState>,
     /// A group by its key without ends, for inbound templates that name none.
@@ -109,7 +120,10 @@ impl Place {
 impl SnapshotName {
     fn of(snapshot: &Snapshot) -> Self {
         let sad = Arc::as_ptr(&snapshot.sad).addr();
-        Self { generation: snapshot.generation, states: snapshot.sad.len(), sad }
+        let (generation, count) = (snapshot.spd.generation(), snapshot.spd.len());
+        let spd = Arc::as_ptr(&snapshot.spd).addr();
+        let policies = PoliciesName { generation, count, spd };
+        Self { generation: snapshot.generation, states: snapshot.sad.len(), sad, policies }
     }
 }
 
@@ -117,18 +131,38 @@ impl Grouping {
     /// The tunnels of a snapshot; those that a filter leaves out are not wanted.
     pub(super) fn of(snapshot: &Snapshot, filter: Option<&PeerFilter>) -> Self {
         let mut builder = Builder { filter, ..Builder::default() };
-        builder.made.snapshot = SnapshotName::of(snapshot);
         // Outbound policies first: the others join them.
         snapshot.spd.iter().for_each(|entry| builder.take_outbound(entry));
         snapshot.spd.iter().for_each(|entry| builder.take_inbound(entry));
-        builder.made.places = snapshot.sad.iter().map(|sa| builder.place(sa)).collect();
         builder.made.policies.sort_by_key(|(index, _)| *index);
-        builder.made
+        builder.made.with_states_of(snapshot)
+    }
+
+    /// The tunnels of a snapshot from those of an earlier one: as they are where nothing has
+    /// changed, with states looked up anew where only these have.
+    pub(super) fn renewed(self, snapshot: &Snapshot) -> Self {
+        if self.is_of(snapshot) {
+            self
+        } else if self.has_policies_of(snapshot) {
+            self.with_states_of(snapshot)
+        } else {
+            Self::of(snapshot, None)
+        }
     }
 
     /// Whether a snapshot has the same policies and states.
     pub(super) fn is_of(&self, snapshot: &Snapshot) -> bool {
         self.snapshot == SnapshotName::of(snapshot)
+    }
+
+    /// Whether a snapshot has the same policies.
+    pub(super) fn has_policies_of(&self, snapshot: &Snapshot) -> bool {
+        self.snapshot.policies == SnapshotName::of(snapshot).policies
+    }
+
+    fn with_states_of(self, snapshot: &Snapshot) -> Self {
+        let places = snapshot.sad.iter().map(|sa| self.place(sa)).collect();
+        Self { snapshot: SnapshotName::of(snapshot), places, ..self }
     }
 
     /// The first group of a policy for which packets were dropped.
@@ -153,6 +187,34 @@ impl Grouping {
             if_id,
         });
         keys.find_map(|key| self.by_key.get(&key).copied())
+    }
+
+    /// The group that a state fits, and the way it carries packets there.
+    fn place(&self, sa: &Sa) -> Option<Place> {
+        let (source, destination) = (sa.source(), sa.id().destination);
+        let any = uxfrm_engine::Family::of(destination).unspecified();
+        let key = |local, remote| TunnelKey {
+            remote,
+            local,
+            reqid: sa.reqid(),
+            mode: sa.config().mode,
+            protocol: sa.id().protocol,
+            if_id: sa.config().if_id,
+        };
+        // Either end of a template may be any.
+        let ends = |local, remote| [(local, remote), (any, remote), (local, any)];
+        let out = |(local, remote)| self.by_key.get(&key(local, remote)).copied();
+        let into = |ends: (IpAddr, IpAddr)| {
+            let any_reqid = TunnelKey { reqid: Reqid(0), ..key(ends.0, ends.1) };
+            out(ends).or_else(|| self.any_reqid.get(&any_reqid).copied())
+        };
+        let outbound = ends(source, destination).into_iter().find_map(out);
+        let inbound = || ends(destination, source).into_iter().find_map(into);
+        let between_any = || Some((into((any, any))?, sa.config().direction));
+        let outbound = outbound.map(|at| (at, Some(Direction::Out)));
+        let inbound = || inbound().map(|at| (at, Some(Direction::In)));
+        let (at, direction) = outbound.or_else(inbound).or_else(between_any)?;
+        Some(Place { group: u32::try_from(at).unwrap_or(u32::MAX), direction })
     }
 }
 
@@ -184,7 +246,7 @@ impl Builder<'_> {
             let at = self.inbound_group(key);
             self.note(entry, &template, at);
             if template.reqid == Reqid(0) {
-                self.any_reqid.entry(key).or_insert(at);
+                self.made.any_reqid.entry(key).or_insert(at);
             }
             if self.made.groups[at].policies.outbound == 0 {
                 let nets = nets(&selector, (selector.destination, selector.source));
@@ -239,34 +301,6 @@ impl Builder<'_> {
             known.filter(|at| is_any && fits_ends(&key, &self.made.groups[*at].key))
         };
         known.or_else(any_reqid).or_else(any_ends).unwrap_or_else(|| self.group(key))
-    }
-
-    /// The group that a state fits, and the way it carries packets there.
-    fn place(&self, sa: &Sa) -> Option<Place> {
-        let (source, destination) = (sa.source(), sa.id().destination);
-        let any = uxfrm_engine::Family::of(destination).unspecified();
-        let key = |local, remote| TunnelKey {
-            remote,
-            local,
-            reqid: sa.reqid(),
-            mode: sa.config().mode,
-            protocol: sa.id().protocol,
-            if_id: sa.config().if_id,
-        };
-        // Either end of a template may be any.
-        let ends = |local, remote| [(local, remote), (any, remote), (local, any)];
-        let out = |(local, remote)| self.made.by_key.get(&key(local, remote)).copied();
-        let into = |ends: (IpAddr, IpAddr)| {
-            let any_reqid = TunnelKey { reqid: Reqid(0), ..key(ends.0, ends.1) };
-            out(ends).or_else(|| self.any_reqid.get(&any_reqid).copied())
-        };
-        let outbound = ends(source, destination).into_iter().find_map(out);
-        let inbound = || ends(destination, source).into_iter().find_map(into);
-        let between_any = || Some((into((any, any))?, sa.config().direction));
-        let outbound = outbound.map(|at| (at, Some(Direction::Out)));
-        let inbound = || inbound().map(|at| (at, Some(Direction::In)));
-        let (at, direction) = outbound.or_else(inbound).or_else(between_any)?;
-        Some(Place { group: u32::try_from(at).unwrap_or(u32::MAX), direction })
     }
 }
 

@@ -181,9 +181,9 @@ impl Telling<'_> {
                     wording::action(action)
                 )
             }
-            PolicyOutcome::Block => "block".to_owned(),
-            PolicyOutcome::Bypass => "allow plain".to_owned(),
-            PolicyOutcome::Protect => "ESP".to_owned(),
+            PolicyOutcome::Block => "blocks it".to_owned(),
+            PolicyOutcome::Bypass => "allows it plain".to_owned(),
+            PolicyOutcome::Protect => "asks for ESP".to_owned(),
         };
         let names: Vec<_> = policies.iter().map(|index| format!("index {}", index.0)).collect();
         let mut text = says;
@@ -233,7 +233,7 @@ fn opened_step(opened: OpenStatus) -> FlowStep {
         OpenStatus::Authentic => ("authentic", StepResult::Passes),
         OpenStatus::Forged => ("not authentic: the ICV is wrong", StepResult::Fails),
         OpenStatus::TooShort => ("shorter than IV and ICV", StepResult::Fails),
-        OpenStatus::Pending => ("not opened", StepResult::Fails),
+        OpenStatus::Pending => ("not decrypted", StepResult::Fails),
     };
     FlowStep::new("open", text).with_result(result)
 }

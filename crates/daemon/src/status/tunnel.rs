@@ -7,7 +7,7 @@ use uxfrm_status::{
     counters::CounterList,
     health::{Health, HealthFacts, HealthReason, KeyManagement, SideFacts, SideFault, judge},
     limit::{LimitKind, LimitStatus},
-    tunnel::{FailureStatus, StateStatus, TrafficStatus, TunnelStatus},
+    tunnel::{FailureStatus, PolicyTally, StateStatus, TrafficStatus, TunnelStatus},
 };
 
 use super::{
@@ -166,7 +166,7 @@ impl TunnelFacts<'_> {
             reqid: group.key.reqid.0,
             if_id: group.key.if_id.0,
             health,
-            explanation: reason.as_ref().map(ToString::to_string),
+            explanation: explanation(reason.as_ref(), group.policies),
             reason,
             nets: group.nets.clone(),
             nets_total: group.nets_total,
@@ -185,6 +185,20 @@ impl TunnelFacts<'_> {
             states: newest_states(states, read),
         }
     }
+}
+
+/// Why a tunnel is not up, and what it lacks where its policies are for one way alone.
+fn explanation(reason: Option<&HealthReason>, policies: PolicyTally) -> Option<String> {
+    let half = match policies {
+        PolicyTally { outbound: 0, .. } => Some("only in: no policy dir out sends by it"),
+        PolicyTally { inbound: 0, forward: 0, .. } => {
+            Some("only out: no policy dir in or fwd takes what comes back")
+        }
+        PolicyTally { .. } => None,
+    };
+    let parts = [reason.map(ToString::to_string), half.map(str::to_owned)];
+    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
 }
 
 /// The newest states, of both directions.

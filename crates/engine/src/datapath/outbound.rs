@@ -49,15 +49,15 @@ mod tx_batch;
 
 use std::vec::Drain;
 
-use uxfrm_packet::{Batch, IpPacket, PacketBuf, ParseError, SegmentPlan, Segments, checksum};
+use uxfrm_packet::{Batch, IpPacket, PacketBuf, ParseError, SegmentPlan, Segments, checksum, mss};
 
 use crate::bundle::first_query;
 use crate::datapath::context::BatchContext;
 use crate::flow_cache::CachedVerdict;
 use crate::sa::deferred_counters::DeferredCounters;
 use crate::{
-    Direction, DropReason, FlowKey, PolicyCache, PolicyOutcome, Settings, Snapshot, Spi, Stage,
-    StageWatch,
+    Direction, DropReason, FlowKey, MssClamp, PolicyCache, PolicyOutcome, Settings, Snapshot, Spi,
+    Stage, StageWatch,
 };
 use interleaved::{FastPathResult, TxInterleaved};
 use number::take_numbers;
@@ -421,7 +421,7 @@ impl Outbound {
     }
 
     /// Retries a queued packet. It was counted when it came, for its policies too.
-    fn retry(&mut self, waiting: WaitingPacket, ctx: &mut BatchContext<'_>) {
+    fn retry(&mut self, mut waiting: WaitingPacket, ctx: &mut BatchContext<'_>) {
         ctx.traffic.held -= waiting.count as u64;
         let packet = &waiting.packet;
         let Ok((plan, ip)) = parse_packet(packet) else {
@@ -436,7 +436,19 @@ impl Outbound {
             other @ (TxAction::Drop(_) | TxAction::Bundle(_) | TxAction::Wait) => other,
         };
         let summary = PacketSummary::of(&ip);
+        if let (TxAction::Bundle(place), MssClamp::On) = (&action, ctx.settings.clamp_mss) {
+            // Before it waited its states were not there, and what fits was not known.
+            self.clamp_mss(&mut waiting.packet, *place);
+        }
         self.apply_action(action, waiting, plan.as_ref(), (&summary, &flow), ctx);
+    }
+
+    #[cold]
+    fn clamp_mss(&self, packet: &mut PacketBuf, place: u32) {
+        let bundle = self.tx.cache.bundle(place);
+        if let Some(ip) = mss::parse_syn(packet).filter(|_| !bundle.layers.is_empty()) {
+            mss::lower(packet, &ip, mss::fitting(ip.version, bundle.inner_mtu));
+        }
     }
 
     /// Stage 5, or the acquire queue.

@@ -15,9 +15,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::encap_layout::EncapLayout;
 use crate::ecn::TosRule;
 use crate::sa::{config::SaFlags, usage::Lifecycle};
-use crate::{
-    DropReason, IvPrefix, Mark, Mode, Sa, UdpEncap, UdpEncapKind, UdpEncapProperties, pmtu,
-};
+use crate::{DropReason, IvPrefix, Mark, Mode, Sa, UdpEncap, UdpEncapKind, UdpEncapProperties};
 
 /// Properties of a packet that the next layer needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -354,20 +352,9 @@ impl EncapLayer {
             + self.icv_len()
     }
 
-    /// Largest packet that fits into `mtu` bytes after this layer:
-    /// `net/xfrm/xfrm_state.c: __xfrm_state_mtu`.
+    /// Largest packet that fits into `mtu` bytes after this layer.
     pub(crate) fn inner_mtu(&self, mtu: usize) -> usize {
-        let (outer, outside) = match &self.wrap {
-            EncapMode::Tunnel(outer) => (outer.len(), 0),
-            EncapMode::Transport if self.sa.id().destination.is_ipv4() => (0, ipv4::HEADER_LEN),
-            EncapMode::Transport => (0, ipv6::HEADER_LEN),
-        };
-        let around = outer
-            + self.udp_header_len()
-            + self.marker().len()
-            + self.esp_header_len()
-            + self.icv_len();
-        pmtu::inner_mtu(mtu, around, outside, self.layout.align.into())
+        self.sa.overhead().map_or(0, |overhead| overhead.inner_mtu(mtu))
     }
 
     /// Properties of the packet after this layer.

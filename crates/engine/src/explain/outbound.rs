@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::policies::{self, PolicyExplanation};
+use super::policies::PolicyExplanation;
 use super::states::{TemplateExplanation, near_outbound};
 use crate::bundle::{self, Bundle, Deciding};
 use crate::events::acquire::MissingSa;
@@ -82,8 +82,7 @@ impl OutboundOutcome {
         flow: &FlowKey,
         now: Moment,
     ) -> (Vec<PolicyIndex>, Self) {
-        let deciding: Deciding<'_> =
-            policies::deciding(&snapshot.spd, Direction::Out, flow).collect();
+        let deciding: Deciding<'_> = snapshot.spd.deciding(Direction::Out, flow).collect();
         let indexes = deciding.iter().map(|entry| entry.index()).collect();
         (indexes, outcome(snapshot, settings, &deciding, flow, now))
     }

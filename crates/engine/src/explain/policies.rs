@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::nearest::Nearest;
-use crate::{Action, Direction, FlowKey, PolicyEntry, PolicyKind, PolicyLookup, Prefix, Spd};
+use crate::{Action, Direction, FlowKey, PolicyEntry, Prefix, Spd};
 
 /// Policies that do not decide and are still told.
 pub const MAX_NEAR_POLICIES: usize = 5;
@@ -68,26 +68,10 @@ impl PolicyExplanation {
     /// Looks a flow up as the data path does.
     #[must_use]
     pub fn of(spd: &Spd, direction: Direction, flow: &FlowKey) -> Self {
-        let deciding: Vec<_> = deciding(spd, direction, flow).cloned().collect();
+        let deciding: Vec<_> = spd.deciding(direction, flow).cloned().collect();
         let near = near(spd, direction, flow, &deciding);
         Self { direction, deciding, default: spd.defaults().of(direction), near }
     }
-}
-
-/// The policies that decide about a flow (`xfrm_expand_policies`), without what nearly does.
-pub fn deciding<'a>(
-    spd: &'a Spd,
-    direction: Direction,
-    flow: &FlowKey,
-) -> impl Iterator<Item = &'a Arc<PolicyEntry>> {
-    let first = match spd.lookup(direction, flow) {
-        PolicyLookup::Policy(entry) => Some(entry),
-        PolicyLookup::Default(_) => None,
-    };
-    let main = first
-        .filter(|entry| entry.kind() == PolicyKind::Sub && entry.action() == Action::Allow)
-        .and_then(|_| spd.lookup_kind(PolicyKind::Main, direction, flow));
-    first.into_iter().chain(main)
 }
 
 fn near(

@@ -120,6 +120,23 @@ impl Spd {
         policy_of(&self.classifier.first(kind, direction, flow))
     }
 
+    /// The policies that decide about a flow: the first match, and the main policy behind a sub
+    /// policy that allows (`xfrm_expand_policies`).
+    pub fn deciding(
+        &self,
+        direction: Direction,
+        flow: &FlowKey,
+    ) -> impl Iterator<Item = &Arc<PolicyEntry>> {
+        let first = match self.lookup(direction, flow) {
+            PolicyLookup::Policy(entry) => Some(entry),
+            PolicyLookup::Default(_) => None,
+        };
+        let main = first
+            .filter(|entry| entry.kind() == PolicyKind::Sub && entry.action() == Action::Allow)
+            .and_then(|_| self.lookup_kind(PolicyKind::Main, direction, flow));
+        first.into_iter().chain(main)
+    }
+
     /// All policies in no order.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<PolicyEntry>> {
         let mut all = Vec::with_capacity(self.classifier.len());

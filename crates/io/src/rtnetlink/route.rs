@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType,
+    RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteType,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
@@ -95,6 +95,8 @@ pub struct RouteLookup {
     pub gateway: Option<IpAddr>,
     /// MTU in bytes: the path MTU if known, else the device's.
     pub mtu: u32,
+    /// Whether the kernel will forget this route, and with it an MTU that routers told.
+    pub expires: bool,
     /// Whether the host receives it: the destination is its own address, or a broadcast.
     pub is_local: bool,
     /// Whether only the kernel can send by it: it encapsulates (`encap`), or the gateway is of
@@ -217,17 +219,30 @@ impl Rtnetlink {
         destination: IpAddr,
         mark: u32,
     ) -> Result<RouteLookup, Error> {
-        let mut message = RouteMessage::default();
-        message.header.address_family = destination.into();
-        message.header.destination_prefix_length = RoutePrefix::host(destination).length();
-        message.attributes.push(RouteAttribute::Destination(destination.into()));
+        let mut message = question(destination, mark);
         if let Some(source) = source {
             message.header.source_prefix_length = RoutePrefix::host(source).length();
             message.attributes.push(RouteAttribute::Source(source.into()));
         }
-        if mark != 0 {
-            message.attributes.push(RouteAttribute::Mark(mark));
-        }
+        self.look_up(destination, message)
+    }
+
+    /// The MTU of the entry that leads to `destination`, or of its device, in bytes: what routers
+    /// have told since is left out. Kernels before 4.13 tell that instead.
+    ///
+    /// # Errors
+    /// As [`Rtnetlink::route_to`], and where the entry has several next hops.
+    pub fn lasting_mtu(&mut self, destination: IpAddr, mark: u32) -> Result<u32, Error> {
+        let mut message = question(destination, mark);
+        message.header.flags = RouteFlags::FibMatch;
+        self.look_up(destination, message).map(|entry| entry.mtu)
+    }
+
+    fn look_up(
+        &mut self,
+        destination: IpAddr,
+        message: RouteMessage,
+    ) -> Result<RouteLookup, Error> {
         let request = format!("route to {destination}");
         let found = self.ask(&request, RouteNetlinkMessage::GetRoute(message))?;
         let chosen = found.into_iter().find_map(choose);
@@ -240,6 +255,18 @@ impl Rtnetlink {
         }
         Ok(chosen)
     }
+}
+
+/// Asks for the route of a packet with a mark.
+fn question(destination: IpAddr, mark: u32) -> RouteMessage {
+    let mut message = RouteMessage::default();
+    message.header.address_family = destination.into();
+    message.header.destination_prefix_length = RoutePrefix::host(destination).length();
+    message.attributes.push(RouteAttribute::Destination(destination.into()));
+    if mark != 0 {
+        message.attributes.push(RouteAttribute::Mark(mark));
+    }
+    message
 }
 
 fn failure(request: SignalRequest, route: &Route, error: io::Error) -> Error {
@@ -260,6 +287,7 @@ struct RouteAttributes {
     metric: Option<u32>,
     table: Option<u32>,
     mtu: Option<u32>,
+    expires: bool,
     needs_kernel: bool,
 }
 
@@ -284,6 +312,7 @@ impl RouteAttributes {
                         _ => None,
                     });
                 }
+                RouteAttribute::CacheInfo(cached) => found.expires = cached.expires != 0,
                 RouteAttribute::Encap(_)
                 | RouteAttribute::EncapType(_)
                 | RouteAttribute::NewDestination(_)
@@ -344,6 +373,7 @@ pub(super) fn choose(answer: RouteNetlinkMessage) -> Option<RouteLookup> {
         source: found.source,
         gateway: found.gateway,
         mtu: found.mtu.unwrap_or(0),
+        expires: found.expires,
         is_local,
         needs_kernel: found.needs_kernel,
     })

@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use uxfrm_io::{Port, Raw, RawOptions, icmp_errors::PathMtuErrors};
+use uxfrm_io::{Port, Raw, RawOptions, icmp_errors::PathMtuErrors, icmp_sender::IcmpSender};
 use uxfrm_packet::{Batch, PacketBuf, Pool, Protocol, Version, checksum::Sum};
 use uxfrm_testkit::packets;
 
@@ -63,5 +63,39 @@ fn only_packet_too_big_errors_are_reported() {
             }
             assert_eq!(met, BTreeSet::from([(about, Some(0x0707_0707))]));
         }
+    });
+}
+
+/// Its source is the destination of the packet that it is about; the kernel chooses another.
+#[test]
+fn errors_leave_from_an_address_of_the_host() {
+    in_namespace(|| {
+        let sender = IcmpSender::open().unwrap();
+        let elsewhere = |text: &str| text.parse::<IpAddr>().unwrap();
+        for (version, kind, about) in [
+            (Version::V4, (3, 4), elsewhere("192.0.2.9")),
+            (Version::V6, (2, 0), elsewhere("fd00::9")),
+        ] {
+            let errors = PathMtuErrors::open().unwrap();
+            let mut answer = message(kind.0, kind.1, about, 48);
+            uxfrm_packet::icmp_error::set_source(&mut answer, about).unwrap();
+            sender.send(&answer).unwrap();
+            let mut met = BTreeSet::new();
+            let begun = Instant::now();
+            while met.is_empty() && begun.elapsed() < Duration::from_secs(30) {
+                errors.take(|packet| {
+                    met.insert(packet.to);
+                });
+            }
+            assert_eq!(
+                met,
+                BTreeSet::from([about]),
+                "{version:?}: it has come, its checksum is right"
+            );
+        }
+        let unreachable =
+            packets::ip([10, 0, 0, 1].into(), [192, 0, 2, 1].into(), Protocol::ICMP, &[3; 8]);
+        assert!(sender.send(&PacketBuf::from_slice(&unreachable)).is_err(), "no route leads there");
+        assert!(sender.send(&PacketBuf::from_slice(b"no IP")).is_err());
     });
 }

@@ -14,6 +14,7 @@ use uxfrm_status::{
         FailureStatus, PolicyTally, ProtectedNets, StateStatus, TrafficStatus, TunnelStatus,
         UdpStatus,
     },
+    workers::{PortStatus, StreamStatus, WorkerReport, WorkerStatus},
 };
 
 /// The documents of one scrape.
@@ -22,12 +23,13 @@ pub(crate) struct Told {
     pub(crate) status: GatewayStatus,
     pub(crate) counters: CounterReport,
     pub(crate) devices: DropTallyReport,
+    pub(crate) workers: WorkerReport,
 }
 
 impl Told {
     pub(crate) fn figures(&self) -> Figures {
-        let Self { status, counters, devices } = self.clone();
-        Figures::new(status, counters, devices)
+        let Self { status, counters, devices, workers } = self.clone();
+        Figures::new(status, counters, devices, workers)
     }
 }
 
@@ -161,7 +163,20 @@ pub(crate) fn told(tunnels: Vec<TunnelStatus>) -> Told {
         packets: 2,
     };
     let devices = DropTallyReport { at: 0, tallies: vec![tally], tallies_total: 1 };
-    Told { status, counters, devices }
+    Told { status, counters, devices, workers: workers() }
+}
+
+fn workers() -> WorkerReport {
+    let stream = |received| StreamStatus { received, sent: received, ..StreamStatus::default() };
+    let port = PortStatus { name: "tun".to_owned(), refused: 2, ..PortStatus::default() };
+    let worker = WorkerStatus {
+        cpu_ns: 1_500_000_000,
+        outbound: stream(12),
+        inbound: stream(7),
+        ports: vec![port],
+        ..WorkerStatus::default()
+    };
+    WorkerReport { workers: vec![worker], ..WorkerReport::default() }
 }
 
 /// Names, as they should be, and anything.
@@ -200,6 +215,20 @@ fn any_state() -> impl Strategy<Value = StateStatus> {
     let direction = option::of(prop_oneof![Just("in".to_owned()), Just("out".to_owned()), text()]);
     (direction, number(), limit(), limit()).prop_map(|(direction, ratio, rekey, expiry)| {
         StateStatus { direction, sequence_ratio: ratio, rekey, expiry, ..state(1, "out") }
+    })
+}
+
+fn any_worker() -> impl Strategy<Value = WorkerStatus> {
+    let ports = vec((text(), any::<u64>()), 0..4);
+    (0..3_u32, any::<u64>(), any::<u64>(), ports).prop_map(|(worker, cpu_ns, received, ports)| {
+        let port = |(name, sent)| PortStatus { name, sent, ..PortStatus::default() };
+        WorkerStatus {
+            worker,
+            cpu_ns,
+            inbound: StreamStatus { received, ..StreamStatus::default() },
+            ports: ports.into_iter().map(port).collect(),
+            ..WorkerStatus::default()
+        }
     })
 }
 
@@ -246,9 +275,11 @@ pub(crate) fn any_told() -> impl Strategy<Value = Told> {
     let identity = (text(), text(), text(), vec(text(), 0..4), any::<u64>());
     let totals = (any::<u64>(), any::<u64>(), option::of(number()), option::of(any::<u64>()));
     let lists = (counts(), counts(), counts());
-    (vec(any_tunnel(), 0..8), caches, tallies, identity, totals, lists).prop_map(
-        |(tunnels, caches, tallies, identity, totals, lists)| {
+    let tunnels = (vec(any_tunnel(), 0..8), vec(any_worker(), 0..4));
+    (tunnels, caches, tallies, identity, totals, lists).prop_map(
+        |((tunnels, workers), caches, tallies, identity, totals, lists)| {
             let mut told = told(tunnels);
+            told.workers.workers = workers;
             let gateway = &mut told.status.gateway;
             let at;
             (gateway.version, gateway.mode, gateway.tun, gateway.devices, at) = identity;

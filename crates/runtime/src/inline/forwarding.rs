@@ -7,7 +7,7 @@ use uxfrm_engine::{DropReason, FragmentPlan, fragment};
 use uxfrm_io::wire_packets;
 use uxfrm_packet::{
     Batch, IpPacket, PacketBuf, Protocol, SegmentPlan, Segments, SizeClass, Version, checksum,
-    ethernet::EthernetHeader,
+    ethernet::EthernetHeader, icmp_error,
 };
 
 use super::{
@@ -45,6 +45,21 @@ impl InlineLoop {
     /// Sends an ICMP error of this gateway.
     pub(super) fn send_icmp_error(&mut self, packet: PacketBuf) {
         self.route_packet(packet, ForwardStage::IcmpError);
+    }
+
+    /// Sends an ICMP error of the engine: from an own address to senders behind the protected port.
+    /// For others policies decide, which name the destination of the packet that it is about.
+    pub(super) fn send_too_big(&mut self, mut answer: PacketBuf) {
+        if let Ok(ip) = IpPacket::parse(answer.bytes())
+            && let HopLookup::Send { side: PortSide::Protected, .. } =
+                self.next_hops.lookup(ip.destination, self.now)
+        {
+            let own = self.next_hops.source_address(ip.destination, ip.source, self.now);
+            let own = own.or_else(|| self.worker.settings().addresses.like(ip.destination));
+            // Of the same version, so that it can be no other message.
+            let _set = own.and_then(|own| icmp_error::set_source(&mut answer, own));
+        }
+        self.send_icmp_error(answer);
     }
 
     /// Sends an ICMP error that passed the `out` policies, but only if they protected it.

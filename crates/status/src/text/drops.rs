@@ -83,14 +83,26 @@ pub(super) fn esp(esp: &EspStatus) -> String {
 }
 
 pub(super) fn flow(flow: &FlowStatus) -> String {
-    let FlowStatus { source, destination, protocol, source_port, destination_port } = flow;
-    let (word, ports) = match protocol {
-        1 | 58 => ("ICMP".to_owned(), format!(" type {source_port} code {destination_port}")),
-        6 => ("TCP".to_owned(), format!(" {source_port} {destination_port}")),
-        17 => ("UDP".to_owned(), format!(" {source_port} {destination_port}")),
-        other => (format!("proto {other}"), String::new()),
+    let FlowStatus { protocol, source_port, destination_port, .. } = flow;
+    let ports = match protocol {
+        1 | 58 => format!(" type {source_port} code {destination_port}"),
+        6 | 17 => format!(" {source_port} {destination_port}"),
+        _other => String::new(),
     };
-    format!("{source} -> {destination} {word}{ports}")
+    ends(flow) + &ports
+}
+
+/// Addresses and protocol, of a packet whose ports are not known.
+pub(super) fn ends(flow: &FlowStatus) -> String {
+    let FlowStatus { source, destination, protocol, .. } = flow;
+    let word = match protocol {
+        1 | 58 => "ICMP".to_owned(),
+        6 => "TCP".to_owned(),
+        17 => "UDP".to_owned(),
+        50 => "ESP".to_owned(),
+        other => format!("proto {other}"),
+    };
+    format!("{source} -> {destination} {word}")
 }
 
 pub(super) fn name(state: &StateName) -> String {

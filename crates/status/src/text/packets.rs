@@ -2,12 +2,15 @@
 
 use super::{
     Colour, GREEN, RED, YELLOW,
-    drops::{esp, flow, name},
+    drops::{ends, esp, flow, name},
+    fragment::{Fragment, fragment},
     paint,
 };
 use crate::{
     capture::{CaptureSide, CapturedPacketStatus},
+    drops::FlowStatus,
     explanation::{FlowOutcome, FlowStep, FlowWay, StepResult},
+    packet_bytes::PacketBytes,
     quantity::count,
     trace::{TraceOutcome, TraceStatus},
 };
@@ -69,9 +72,19 @@ pub fn packet_line(
     let is_dropped = packet.verdict == Some(FlowOutcome::Dropped);
     let comment = comment(packet);
     let comment = if is_dropped { paint(&comment, YELLOW, colour) } else { comment };
-    let what = packet.flow.as_ref().map_or_else(|| "no IP packet".to_owned(), flow);
+    let what = shown(packet.flow.as_ref(), &packet.bytes);
     let (time, length) = (time(packet.at_ns), count(packet.length));
     format!("{time} {side} {what}, {length} B: {comment}\n")
+}
+
+/// A packet by its addresses and ports. Of fragments policies see no ports, so none are told.
+fn shown(packet: Option<&FlowStatus>, bytes: &PacketBytes) -> String {
+    let Some(packet) = packet else { return "no IP packet".to_owned() };
+    match fragment(&bytes.0) {
+        None => flow(packet),
+        Some(Fragment::First) => format!("{} first fragment", ends(packet)),
+        Some(Fragment::Later(offset)) => format!("{} fragment at {offset}", ends(packet)),
+    }
 }
 
 /// A traced packet and what it met; `time` writes nanoseconds since 1970.
@@ -79,7 +92,7 @@ pub fn trace(trace: &TraceStatus, time: impl Fn(u64) -> String, colour: Colour) 
     let TraceStatus { worker, port, length, packets, .. } = trace;
     let mut what: Vec<_> = trace.esp.as_ref().map(esp).into_iter().collect();
     if trace.esp.is_none() {
-        what.push(trace.flow.as_ref().map_or_else(|| "no IP packet".to_owned(), flow));
+        what.push(shown(trace.flow.as_ref(), &trace.bytes));
     }
     let many = if *packets > 1 { format!(", {packets} packets") } else { String::new() };
     let mut text = format!(
@@ -105,15 +118,15 @@ pub fn trace(trace: &TraceStatus, time: impl Fn(u64) -> String, colour: Colour) 
 }
 
 fn step_line(step: &FlowStep, colour: Colour) -> String {
-    let (mark, tint) = match step.result {
-        StepResult::Passes => ("ok", GREEN),
-        StepResult::Doubtful => ("? ", YELLOW),
-        StepResult::Fails => ("no", RED),
+    let tint = match step.result {
+        StepResult::Passes => GREEN,
+        StepResult::Doubtful => YELLOW,
+        StepResult::Fails => RED,
     };
-    let mut text =
-        format!("  {} {:<STAGE_WIDTH$} {}\n", paint(mark, tint, colour), step.stage, step.text);
+    let word = paint(&format!("{:<4}", step.result.word()), tint, colour);
+    let mut text = format!("  {word} {:<STAGE_WIDTH$} {}\n", step.stage, step.text);
     for note in &step.notes {
-        text += &format!("     {:<STAGE_WIDTH$} {note}\n", "");
+        text += &format!("       {:<STAGE_WIDTH$} {note}\n", "");
     }
     text
 }
@@ -121,10 +134,7 @@ fn step_line(step: &FlowStep, colour: Colour) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        drops::{EspStatus, FlowStatus, StateName},
-        packet_bytes::PacketBytes,
-    };
+    use crate::drops::{EspStatus, StateName};
 
     fn ping() -> FlowStatus {
         FlowStatus {
@@ -204,6 +214,19 @@ mod tests {
     }
 
     #[test]
+    fn fragments_are_told_by_their_place() {
+        let mut bytes = vec![0; 20];
+        (bytes[0], bytes[6]) = (0x45, 0x20);
+        let mut piece = CapturedPacketStatus { bytes: PacketBytes(bytes), ..packet() };
+        let line = |piece: &CapturedPacketStatus| packet_line(piece, time, Colour::Plain);
+        let first = "10.1.0.1 -> 10.2.0.1 ICMP first fragment, 1,284 B";
+        assert!(line(&piece).contains(first), "{}", line(&piece));
+        (piece.bytes.0[6], piece.bytes.0[7]) = (0, 185);
+        let later = "10.1.0.1 -> 10.2.0.1 ICMP fragment at 1480, 1,284 B";
+        assert!(line(&piece).contains(later), "{}", line(&piece));
+    }
+
+    #[test]
     fn trace_has_a_line_for_each_step() {
         let told = TraceStatus {
             at_ns: 5,
@@ -230,8 +253,8 @@ mod tests {
         assert_eq!(
             trace(&told, time, Colour::Plain),
             "@5 10.1.0.1 -> 10.2.0.1 ICMP type 8 code 0, 84 B, 3 packets, from host, worker 1\n  \
-             ok policy    ESP\n               `policy …`\n  no drop      out_no_state\nwas dropped: \
-             out_no_state\n"
+             ok   policy    ESP\n                 `policy …`\n  fail drop      out_no_state\nwas \
+             dropped: out_no_state\n"
         );
         assert!(trace(&told, time, Colour::Ansi).contains("\x1b[31mwas dropped"));
     }

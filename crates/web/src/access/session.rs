@@ -17,10 +17,18 @@ const MOST: usize = 64;
 
 /// The sessions that have begun.
 #[derive(Default)]
-pub(crate) struct Sessions(Mutex<VecDeque<Session>>);
+pub(crate) struct Sessions(Mutex<Begun>);
+
+#[derive(Default)]
+struct Begun {
+    all: VecDeque<Session>,
+    /// How many have begun.
+    count: u64,
+}
 
 struct Session {
     name: String,
+    number: u64,
     began: Instant,
 }
 
@@ -43,19 +51,23 @@ impl Sessions {
         let seconds = LIFETIME.as_secs();
         let cookie =
             format!("{COOKIE}={name}; HttpOnly; SameSite=Strict; Path=/; Max-Age={seconds}");
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() == MOST {
-            all.pop_front();
+        let mut begun = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if begun.all.len() == MOST {
+            begun.all.pop_front();
         }
-        all.push_back(Session { name, began: Instant::now() });
+        let number = begun.count;
+        begun.count += 1;
+        begun.all.push_back(Session { name, number, began: Instant::now() });
         HeaderValue::from_str(&cookie).ok()
     }
 
-    /// Whether a cookie's value names one that lasts.
-    pub(super) fn has(&self, value: &str) -> bool {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|session| session.began.elapsed() < LIFETIME);
-        all.iter().any(|session| session.name.as_bytes().ct_eq(value.as_bytes()).into())
+    /// The number of the one that a cookie's value names, if that lasts.
+    pub(super) fn number_of(&self, value: &str) -> Option<u64> {
+        let mut begun = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        begun.all.retain(|session| session.began.elapsed() < LIFETIME);
+        let is_named =
+            |session: &&Session| -> bool { session.name.as_bytes().ct_eq(value.as_bytes()).into() };
+        begun.all.iter().find(is_named).map(|session| session.number)
     }
 }
 
@@ -73,8 +85,9 @@ mod tests {
         };
         let first = name(sessions.begin().unwrap());
         assert_eq!(first.len(), 64);
-        assert!(sessions.has(&first) && !sessions.has("") && !sessions.has(&first[1..]));
+        assert_eq!(sessions.number_of(&first), Some(0));
+        assert_eq!((sessions.number_of(""), sessions.number_of(&first[1..])), (None, None));
         let last = (0..MOST).map(|_| name(sessions.begin().unwrap())).last().unwrap();
-        assert!(!sessions.has(&first) && sessions.has(&last));
+        assert_eq!((sessions.number_of(&first), sessions.number_of(&last)), (None, Some(64)));
     }
 }

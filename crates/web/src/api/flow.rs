@@ -1,4 +1,4 @@
-//! The parameters of `why`.
+//! The parameters of `why`: a packet by its addresses, or one that was dropped by its number.
 
 use std::net::IpAddr;
 
@@ -6,20 +6,22 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 use uxfrm_status::explanation::{EspQuery, FlowQuery, FlowWay, PROTOCOLS};
 
-use super::query::{misfit, wrong};
+use super::query::{misfit, missing, wrong};
 use crate::problem::Problem;
 
-/// A packet whose way is asked for.
+/// A packet whose way is asked for, or the number of one that was dropped.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct FlowParameters {
-    /// Source address.
-    #[param(value_type = uxfrm_status::openapi::AddressText)]
-    source: IpAddr,
-    /// Destination address; of the same family.
-    #[param(value_type = uxfrm_status::openapi::AddressText)]
-    destination: IpAddr,
+    /// A packet that was dropped, by the number of its record; then no other parameter.
+    drop: Option<u64>,
+    /// Source address; needed unless `drop` is there.
+    #[param(value_type = Option<uxfrm_status::openapi::AddressText>)]
+    source: Option<IpAddr>,
+    /// Destination address, of the same family; needed unless `drop` is there.
+    #[param(value_type = Option<uxfrm_status::openapi::AddressText>)]
+    destination: Option<IpAddr>,
     /// IP protocol, by number or name.
     #[param(
         pattern = "^([0-9]|[1-9][0-9]|1[0-9][0-9]|2[0-4][0-9]|25[0-5]|icmp|ipip|tcp|udp|gre|esp|ipv6-icmp|sctp)$"
@@ -47,13 +49,42 @@ pub(crate) struct FlowParameters {
     esp_destination: Option<IpAddr>,
 }
 
+/// What is asked for.
+#[derive(Debug)]
+pub(crate) enum FlowQuestion {
+    /// A packet.
+    Flow(FlowQuery),
+    /// One that was dropped, by the number of its record.
+    Drop(u64),
+}
+
 impl FlowParameters {
     /// The question.
     ///
     /// # Errors
     /// Parameters that do not go together.
-    pub(crate) fn query(self) -> Result<FlowQuery, Problem> {
-        let Self { source, destination, source_port, destination_port, way, .. } = self;
+    pub(crate) fn question(self) -> Result<FlowQuestion, Problem> {
+        match self.drop {
+            None => self.query().map(FlowQuestion::Flow),
+            Some(number) if self.is_drop_alone() => Ok(FlowQuestion::Drop(number)),
+            Some(_) => Err(wrong("drop names the packet: leave out the other parameters")),
+        }
+    }
+
+    const fn is_drop_alone(&self) -> bool {
+        let Self { source, destination, protocol, source_port, destination_port, .. } = self;
+        let Self { mark, way, spi, esp_source, esp_destination, .. } = self;
+        let flow = source.is_some() || destination.is_some() || protocol.is_some();
+        let ports = source_port.is_some() || destination_port.is_some();
+        let esp = spi.is_some() || esp_source.is_some() || esp_destination.is_some();
+        !(flow || ports || esp || mark.is_some() || way.is_some())
+    }
+
+    fn query(self) -> Result<FlowQuery, Problem> {
+        let (source, destination) = (self.source, self.destination);
+        let source = source.ok_or_else(|| missing("source"))?;
+        let destination = destination.ok_or_else(|| missing("destination"))?;
+        let Self { source_port, destination_port, way, .. } = self;
         if source.is_ipv4() != destination.is_ipv4() {
             return Err(wrong(format!("{source} and {destination} are of different families")));
         }

@@ -31,13 +31,15 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Query<T> {
 }
 
 /// What each parameter takes.
-const TAKEN: [(&str, &str); 16] = [
+const TAKEN: [(&str, &str); 18] = [
     ("peer", "an IP address or a prefix, as 192.0.2.7 or 192.0.2.0/24"),
     ("limit", "a number up to 10000"),
     ("tunnels", "a number up to 10000"),
     ("order", "name or traffic"),
     ("from", "a number, the `next` of the answer before"),
     ("by", "sa, policy or device"),
+    ("drop", "the number of a record that /api/v1/drops lists"),
+    ("seconds", "a number up to 86400"),
     ("way", "in or out"),
     ("source", "an IP address"),
     ("destination", "an IP address"),
@@ -57,7 +59,7 @@ fn words(uri: &Uri, fault: &str) -> String {
     let (place, fault) = fault.split_once(": ").unwrap_or(("", fault));
     let named = fault.split('`').nth(1).unwrap_or_default();
     if fault.starts_with("missing field") {
-        return format!("the parameter {named} is missing: {}", taken(named));
+        return is_missing(named);
     }
     if fault.starts_with("duplicate field") {
         return format!("the parameter {named} is there twice");
@@ -74,6 +76,15 @@ fn words(uri: &Uri, fault: &str) -> String {
         },
         Err(_no_pairs) => fault.to_owned(),
     }
+}
+
+/// A parameter is needed and not there.
+pub(crate) fn missing(name: &str) -> Problem {
+    wrong(is_missing(name))
+}
+
+fn is_missing(name: &str) -> String {
+    format!("the parameter {name} is missing: {}", taken(name))
 }
 
 /// That a parameter's value is not what it takes.

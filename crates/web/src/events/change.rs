@@ -75,3 +75,16 @@ pub struct MissedEvents {
     /// Events that it has not been told.
     pub events: u64,
 }
+
+/// One event as it stands in the stream, field by field.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct ServerSentEvent {
+    /// Its kind.
+    #[schema(pattern = "^(drop|tunnel|gateway|heartbeat|missed)$")]
+    pub event: String,
+    /// JSON, of the kind's schema.
+    pub data: String,
+    /// Of `drop`: the record's number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+}

@@ -74,7 +74,7 @@ async fn tunnels_of(answers: &GatewayAnswers, watch: &mut TunnelWatch) -> Vec<Me
     let query = StatusQuery { limit: Some(WATCHED), ..StatusQuery::default() };
     let changes = match answers.status(query).await {
         Ok(answer) => answer.status().map(|status| watch.see(status)).unwrap_or_default(),
-        Err(answers::Error::Busy) => Vec::new(),
+        Err(answers::Error::Busy | answers::Error::Greedy) => Vec::new(),
         Err(error) => watch.lose(&error.to_string()).into_iter().collect(),
     };
     changes.iter().map(GatewayNews::message).collect()

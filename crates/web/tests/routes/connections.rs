@@ -8,7 +8,7 @@ use axum::Router;
 use tokio::net::{UnixListener, UnixStream};
 use uxfrm_web::server::{Listener, serve};
 
-use crate::fake::{FakeGateway, TOKEN, open, with_token};
+use crate::fake::{FakeGateway, TOKEN, document, open, with_token};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -70,6 +70,37 @@ async fn listener_without_a_token_keeps_connections() {
     for _ in 0..3 {
         let told = exchange(&stream, "", "/healthz", "ok\n").await;
         assert!(!told.contains("connection: close") && told.ends_with("ok\n"), "{told}");
+    }
+}
+
+/// The kernel tells whose connection it is.
+#[tokio::test]
+async fn user_of_a_unix_socket_is_one_client() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let (gate, closed) = std::sync::mpsc::channel::<()>();
+    let closed = std::sync::Mutex::new(closed);
+    let gateway = FakeGateway::new(move |request| {
+        // Until the gate goes.
+        let _gone = closed.lock().unwrap().recv();
+        Ok(document(request))
+    });
+    served(&path, open(&gateway));
+    let mut refused = Vec::new();
+    let mut asked = tokio::task::JoinSet::new();
+    for limit in 0..30 {
+        let stream = UnixStream::connect(&path).await.unwrap();
+        let path = format!("/api/v1/status?limit={limit}");
+        asked.spawn(async move { exchange(&stream, "", &path, "}").await });
+    }
+    // Four are asked, and sixteen wait.
+    while refused.len() < 10 {
+        refused.push(asked.join_next().await.unwrap().unwrap());
+    }
+    assert!(refused.iter().all(|told| told.contains("too many requests of yours")), "{refused:?}");
+    drop(gate);
+    while let Some(told) = asked.join_next().await {
+        assert!(told.unwrap().starts_with("HTTP/1.1 200"));
     }
 }
 

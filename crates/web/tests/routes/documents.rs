@@ -1,11 +1,13 @@
 //! Each path is one question to the gateway, and its answer as it is.
 
-use uxfrm_status::drops::{DropQuery, DropScope, DropTallyQuery};
+use uxfrm_status::drops::{
+    DropAdvice, DropQuery, DropReport, DropScope, DropStatus, DropTallyQuery, FlowStatus,
+};
 use uxfrm_status::explanation::{EspQuery, FlowQuery, FlowWay};
 use uxfrm_status::gateway::{StatusQuery, TunnelOrder};
-use uxfrm_status::protocol::StatusRequest;
+use uxfrm_status::protocol::{StatusAnswer, StatusRequest};
 
-use crate::fake::{FakeGateway, ask, document, get, open, request};
+use crate::fake::{FakeGateway, ask, document, drops, get, open, record, request};
 
 fn why() -> FlowQuery {
     FlowQuery {
@@ -75,6 +77,41 @@ async fn path_is_a_question_to_the_gateway() {
         answer.as_object_mut().unwrap().remove("answer");
         assert_eq!(told.json(), answer, "{path}");
     }
+}
+
+#[tokio::test]
+async fn dropped_packet_is_explained_by_its_number() {
+    let flow = FlowStatus {
+        source: [10, 2, 0, 1].into(),
+        destination: [10, 1, 0, 1].into(),
+        protocol: 17,
+        source_port: 7,
+        destination_port: 9,
+    };
+    let dropped = DropStatus { flow: Some(flow), ..record(17, "out_no_state") };
+    let advice = DropAdvice {
+        reason: "out_no_state".to_owned(),
+        cause: "There is none.".to_owned(),
+        next: "`uxfrm xfrm state`".to_owned(),
+    };
+    let gateway = FakeGateway::new(move |request| {
+        let StatusRequest::Drops(_) = request else { return Ok(document(request)) };
+        let (records, advice) = (vec![dropped.clone()], vec![advice.clone()]);
+        Ok(StatusAnswer::Drops(DropReport { records, advice, ..drops(18) }))
+    });
+    let told = ask(&open(&gateway), get("/api/v1/why?drop=17")).await;
+    let explained = told.json();
+    assert_eq!((told.status.as_u16(), &explained["outcome"]), (200, &"dropped".into()));
+    assert_eq!(explained["verdict"], "was dropped: out_no_state");
+    assert_eq!(explained["drop"]["cause"], "There is none.");
+    let asked = gateway.asked.lock().unwrap();
+    let [StatusRequest::Drops(from), StatusRequest::Why(query)] = &asked[..] else {
+        panic!("{asked:?}")
+    };
+    assert_eq!(
+        (from.from, query.way, query.destination_port),
+        (Some(17), Some(FlowWay::Out), Some(9))
+    );
 }
 
 #[tokio::test]

@@ -6,28 +6,11 @@ use std::time::Duration;
 use axum::body::Body;
 use http_body_util::BodyExt as _;
 use tower::ServiceExt as _;
-use uxfrm_status::drops::DropStatus;
 use uxfrm_status::health::Health;
 use uxfrm_status::protocol::{StatusAnswer, StatusRequest};
 use uxfrm_web::events::{ChangedTunnel, GatewayNews, TunnelWatch, TurnKind};
 
-use crate::fake::{FakeGateway, ask, document, drops, get, open, status, tunnel};
-
-fn record(number: u64) -> DropStatus {
-    DropStatus {
-        number,
-        at_ms: 1,
-        reason: "in_no_state".to_owned(),
-        packets: 1,
-        esp: None,
-        flow: None,
-        state: None,
-        policy: None,
-        device: None,
-        length: None,
-        head: None,
-    }
-}
+use crate::fake::{FakeGateway, ask, document, drops, get, open, record, status, tunnel};
 
 /// What has arrived by the time that all of `wanted` are in it.
 async fn heard(body: &mut Body, wanted: &[&str]) -> String {
@@ -51,7 +34,7 @@ async fn drops_and_health_are_told_as_they_change() {
             let mut report = drops(6);
             // The old record is no news.
             let first = if query.from.is_none() { 4 } else { 5 };
-            report.records = vec![record(first)];
+            report.records = vec![record(first, "in_no_state")];
             Ok(StatusAnswer::Drops(report))
         }
         StatusRequest::Status(_) => {
@@ -75,6 +58,14 @@ async fn drops_and_health_are_told_as_they_change() {
     let line = text.lines().find(|line| line.contains("\"reqid\":7")).unwrap();
     assert!(line.contains(r#""before":"up","health":"down""#), "{line}");
     assert!(text.contains(r#""totals":{"tunnels":1"#), "{text}");
+}
+
+#[tokio::test]
+async fn stream_lasts_as_long_as_it_is_asked_for() {
+    let gateway = FakeGateway::well();
+    let told = ask(&open(&gateway), get("/api/v1/events?seconds=0")).await;
+    assert_eq!((told.status.as_u16(), told.header("content-type")), (200, "text/event-stream"));
+    assert!(told.body.ends_with(b"\n\n"), "{:?}", String::from_utf8_lossy(&told.body));
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tower::ServiceExt as _;
 use uxfrm_control_client::stat;
 use uxfrm_status::counters::CounterReport;
-use uxfrm_status::drops::{DropReport, DropTallyReport};
+use uxfrm_status::drops::{DropReport, DropStatus, DropTallyReport};
 use uxfrm_status::explanation::{FlowExplanation, FlowOutcome};
 use uxfrm_status::gateway::{GatewayIdentity, GatewayStatus, PlainPolicies, StatusTotals};
 use uxfrm_status::health::Health;
@@ -90,6 +90,23 @@ pub(crate) fn document(request: &StatusRequest) -> StatusAnswer {
 
 pub(crate) fn drops(next: u64) -> DropReport {
     DropReport { at: 7, records: Vec::new(), advice: Vec::new(), next, lost: 0 }
+}
+
+/// A record of a packet without addresses.
+pub(crate) fn record(number: u64, reason: &str) -> DropStatus {
+    DropStatus {
+        number,
+        at_ms: 1,
+        reason: reason.to_owned(),
+        packets: 1,
+        esp: None,
+        flow: None,
+        state: None,
+        policy: None,
+        device: None,
+        length: None,
+        head: None,
+    }
 }
 
 /// A gateway with these tunnels.

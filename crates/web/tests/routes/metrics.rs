@@ -1,4 +1,4 @@
-//! `/metrics`: three questions to the gateway, and a page in the form that is asked for.
+//! `/metrics`: four questions to the gateway, and a page in the form that is asked for.
 
 use std::io;
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use axum::body::Body;
 use uxfrm_control_client::stat;
-use uxfrm_status::protocol::RequestRefusal;
+use uxfrm_status::protocol::{RequestRefusal, StatusAnswer, StatusRequest};
 
-use crate::fake::{FakeGateway, TOKEN, Told, ask, get, open, request, with_token};
+use crate::fake::{FakeGateway, TOKEN, Told, ask, drops, get, open, record, request, with_token};
 
 const LOCAL: (&str, &str) = ("host", "127.0.0.1:8080");
 
@@ -52,7 +52,11 @@ async fn wrong_parameters_are_named() {
         ("why?source=10.0.0.1&destination=10.0.0.2&way=up", r#"way is \"up\": it takes in or out"#),
         ("why?source=10.0.0.1&destination=10.0.0.2&spi=1&way=out", "comes in"),
         ("why?source=10.0.0.1&destination=10.0.0.2&esp_source=10.0.0.3", "say its spi"),
+        ("why?drop=x", r#"drop is \"x\": it takes the number of a record"#),
+        ("why?drop=1&way=in", "drop names the packet: leave out the other parameters"),
+        ("why?drop=1&source=10.0.0.1&destination=10.0.0.2", "leave out the other parameters"),
         ("events?from=1", "no parameter from here"),
+        ("events?seconds=86401", "seconds is 86401: it takes a number up to 86400"),
     ] {
         let told = ask(&open(&gateway), get(&format!("/api/v1/{path}"))).await;
         assert_problem(&told, 400, says, path);
@@ -61,6 +65,28 @@ async fn wrong_parameters_are_named() {
         assert!(!problem["detail"].as_str().unwrap().contains("deserialize"), "{path}");
     }
     assert!(gateway.asked.lock().unwrap().is_empty(), "the gateway is not troubled");
+}
+
+#[tokio::test]
+async fn dropped_packet_without_record_or_addresses_is_not_found() {
+    let gateway = FakeGateway::new(|request| match request {
+        StatusRequest::Drops(query) => {
+            let mut report = drops(6);
+            report.records = vec![record(query.from.unwrap().max(4), "in_malformed")];
+            Ok(StatusAnswer::Drops(report))
+        }
+        StatusRequest::Counters
+        | StatusRequest::Status(_)
+        | StatusRequest::DropTallies(_)
+        | StatusRequest::Why(_)
+        | StatusRequest::Workers
+        | StatusRequest::Capture(_)
+        | StatusRequest::Trace(_) => unreachable!("there is no packet to ask about"),
+    });
+    for (number, says) in [(3, "no record has number 3"), (5, "left no addresses to explain")] {
+        let told = ask(&open(&gateway), get(&format!("/api/v1/why?drop={number}"))).await;
+        assert_problem(&told, 404, says, "why?drop");
+    }
 }
 
 #[tokio::test]

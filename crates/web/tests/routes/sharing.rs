@@ -4,10 +4,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use axum::Router;
+use axum::body::Body;
+use axum::http::Request;
 use tokio::task::JoinHandle;
 use uxfrm_status::protocol::StatusRequest;
+use uxfrm_web::access::Client;
 
-use crate::fake::{FakeGateway, Told, ask, document, get, open};
+use crate::fake::{FakeGateway, TOKEN, Told, ask, document, get, open, request, with_token};
+
+const FORM: &str = "application/x-www-form-urlencoded";
 
 /// Lets answers wait until it is opened.
 #[derive(Default)]
@@ -88,20 +93,28 @@ struct Clients {
 }
 
 impl Clients {
-    fn new() -> Self {
+    /// Of a router that knows them by this function.
+    fn of(router: fn(&Arc<FakeGateway>) -> Router) -> Self {
         let gate = Arc::new(Gate::default());
         let waited = Arc::clone(&gate);
         let gateway = FakeGateway::new(move |request| {
             waited.wait();
             Ok(document(request))
         });
-        Self { gate, router: open(&gateway), gateway, begun: Arc::default() }
+        Self { gate, router: router(&gateway), gateway, begun: Arc::default() }
     }
 
-    /// One that asks what only it asks.
+    fn new() -> Self {
+        Self::of(open)
+    }
+
+    /// One of a few users who ask what only they ask.
     fn begin(&self, limit: usize) -> JoinHandle<Told> {
+        self.send(by_user(limit, limit / 16))
+    }
+
+    fn send(&self, request: Request<Body>) -> JoinHandle<Told> {
         let (router, begun) = (self.router.clone(), Arc::clone(&self.begun));
-        let request = get(&format!("/api/v1/status?limit={limit}"));
         tokio::spawn(async move {
             begun.fetch_add(1, Ordering::SeqCst);
             ask(&router, request).await
@@ -125,13 +138,66 @@ impl Clients {
     }
 }
 
+/// What only this one asks, by a user of a Unix socket.
+fn by_user(limit: usize, user: usize) -> Request<Body> {
+    let mut request = get(&format!("/api/v1/status?limit={limit}"));
+    request.extensions_mut().insert(Client::User(user.try_into().unwrap()));
+    request
+}
+
+#[tokio::test]
+async fn one_client_leaves_places_to_others() {
+    let clients = Clients::new();
+    let mut asked = clients.first().await;
+    asked.extend((4..20).map(|limit| clients.send(by_user(limit, 7))));
+    clients.wait(20).await;
+    let told = ask(&clients.router, by_user(20, 7)).await;
+    assert_eq!((told.status.as_u16(), told.header("retry-after")), (503, "1"));
+    assert!(String::from_utf8_lossy(&told.body).contains("too many requests of yours"));
+    asked.push(clients.send(by_user(21, 8)));
+    // What somebody else waits for needs no place.
+    asked.push(clients.send(by_user(21, 7)));
+    clients.wait(22).await;
+    clients.gate.open();
+    for told in asked {
+        assert_eq!(told.await.unwrap().status, 200);
+    }
+}
+
+#[tokio::test]
+async fn token_is_one_client_and_each_session_another() {
+    let clients = Clients::of(with_token);
+    let local = ("host", "127.0.0.1:8080");
+    let form = request("POST", "/login", &[local, ("content-type", FORM)]);
+    let told = ask(&clients.router, form.map(|_| Body::from(format!("token={TOKEN}")))).await;
+    let session = told.header("set-cookie").split(';').next().unwrap().to_owned();
+    let bearer = format!("Bearer {TOKEN}");
+    let by = |limit: usize, field: (&str, &str)| {
+        request("GET", &format!("/api/v1/status?limit={limit}"), &[local, field])
+    };
+    let of_token = |limit| by(limit, ("authorization", &bearer));
+    let mut asked: Vec<_> = (0..4).map(|limit| clients.send(of_token(limit))).collect();
+    while clients.gateway.count.load(Ordering::SeqCst) < 4 {
+        tokio::task::yield_now().await;
+    }
+    asked.extend((4..20).map(|limit| clients.send(of_token(limit))));
+    clients.wait(20).await;
+    assert_eq!(ask(&clients.router, of_token(20)).await.status, 503);
+    asked.push(clients.send(by(21, ("cookie", &session))));
+    clients.wait(21).await;
+    clients.gate.open();
+    for told in asked {
+        assert_eq!(told.await.unwrap().status, 200);
+    }
+}
+
 #[tokio::test]
 async fn requests_beyond_those_that_may_wait_are_told_at_once() {
     let clients = Clients::new();
     let mut asked = clients.first().await;
     asked.extend((4..68).map(|limit| clients.begin(limit)));
     clients.wait(68).await;
-    let told = ask(&clients.router, get("/api/v1/status?limit=1000")).await;
+    let told = ask(&clients.router, by_user(1000, 1000)).await;
     assert_eq!(told.status, 503, "while nobody has been answered");
     assert!(String::from_utf8_lossy(&told.body).contains("too many requests are waiting"));
     // Who shares an answer needs no place.

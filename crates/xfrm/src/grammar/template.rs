@@ -31,6 +31,10 @@ pub struct TemplateArgs {
     pub level: TemplateLevel,
 }
 
+/// Of an ID whose words stand apart: the second part is no more the template's.
+pub(super) const TWO_IDS: &str = "unknown; src, dst, proto and spi of a tmpl have to stand together, \
+     and the SELECTOR in one place";
+
 /// Behind `tmpl`: up to a word of no template, or a second ID (`ip/xfrm_policy.c:
 /// xfrm_tmpl_parse`).
 pub(super) fn parse(cursor: &mut Cursor<'_, '_>) -> Result<TemplateArgs, SyntaxError> {
@@ -56,6 +60,12 @@ pub(super) fn parse(cursor: &mut Cursor<'_, '_>) -> Result<TemplateArgs, SyntaxE
         }
     }
     let id: Id = id.unwrap_or_default();
+    if id.protocol.is_none()
+        && id::begins(cursor)
+        && let Some(word) = cursor.peek()
+    {
+        return Err(cursor.misplaced(word, TWO_IDS));
+    }
     Ok(TemplateArgs {
         source: id.ends.source.map(|prefix| prefix.address()),
         destination: id.ends.destination.map(|prefix| prefix.address()),

@@ -8,7 +8,7 @@ use uxfrm_io::{nftables, rtnetlink};
 
 use crate::{
     firewall::Firewall,
-    routes::{DivertMode, HostRoutes, STAYS},
+    routes::{DivertMode, HostRoutes, LastingMtus, STAYS},
 };
 
 /// Routes that bring the host's packets to the gateway; see [`HostRoutes`].
@@ -58,6 +58,12 @@ pub(crate) trait Routes: Debug {
 
     /// Asks again where the network took less.
     fn remeasure_path_mtu(&mut self);
+
+    /// What the network takes towards peers, as far as that lasts.
+    fn lasting_mtus(&self) -> LastingMtus;
+
+    /// Gives the TUN another MTU.
+    fn fit_tun(&mut self, mtu: u16) -> Result<(), rtnetlink::Error>;
 
     /// Says where the kernel takes nothing from a peer.
     fn check_rp_filters(&mut self);
@@ -161,6 +167,14 @@ impl Routes for HostRoutes {
 
     fn remeasure_path_mtu(&mut self) {
         Self::remeasure_path_mtu(self);
+    }
+
+    fn lasting_mtus(&self) -> LastingMtus {
+        Self::lasting_mtus(self)
+    }
+
+    fn fit_tun(&mut self, mtu: u16) -> Result<(), rtnetlink::Error> {
+        Self::fit_tun(self, mtu)
     }
 
     fn check_rp_filters(&mut self) {

@@ -6,7 +6,7 @@ use std::{
 
 use uxfrm_crypto::{Backend, KeyMaterial};
 use uxfrm_engine::{
-    Database, Family, LifetimeLimits, Mode, Output, Policy, Prefix, SaConfig, SaProtocol,
+    Database, Family, LifetimeLimits, Mark, Mode, Output, Policy, Prefix, SaConfig, SaProtocol,
     SaTransform, Settings, SoftHardLimit, Spi, Template, TemplateLevel, Worker,
 };
 use uxfrm_packet::{Batch, PacketBuf, Pool};
@@ -104,6 +104,22 @@ fn policies_and_states_of_both_directions_are_one_tunnel() {
     let states: Vec<_> =
         tunnel.states.iter().map(|state| (&state.spi[..], state.direction.as_deref())).collect();
     assert_eq!(states, [("0x00001002", Some("in")), ("0x00001001", Some("out"))]);
+}
+
+#[test]
+fn tunnel_with_policies_of_one_way_says_which_is_missing() {
+    let (to, from) = (|| state(HERE, THERE, 1, 7), || state(THERE, HERE, 2, 7));
+    let explained = |policies| {
+        let told = tunnels(&database(policies, vec![to(), from()]), 1);
+        told.into_iter().map(|tunnel| tunnel.explanation.unwrap_or_default()).collect::<Vec<_>>()
+    };
+    let says = |policies, words: &str| {
+        let told = explained(policies);
+        assert!(told.len() == 1 && told[0].contains(words), "{told:?}");
+    };
+    says(vec![out(7)], "only out: no policy dir in or fwd");
+    says(vec![into(7)], "only in: no policy dir out");
+    assert_eq!(explained(vec![out(7), into(7)]), ["nothing so far"]);
 }
 
 #[test]
@@ -431,12 +447,26 @@ fn grouping_holds_until_policies_or_states_change() {
     database.apply(Moment(0), |change| {
         change.add_sa(state(HERE, THERE, 0x7777, 7)).unwrap();
     });
-    assert!(!kept.is_of(&database.snapshot()), "a state has come");
-    let kept = Grouping::of(&database.snapshot(), None);
+    let snapshot = database.snapshot();
+    assert!(!kept.is_of(&snapshot) && kept.has_policies_of(&snapshot), "a state has come");
+    let (kept, fresh) = (kept.renewed(&snapshot), Grouping::of(&snapshot, None));
+    assert!(kept.is_of(&snapshot));
+    assert_eq!(told(&database, &kept), told(&database, &fresh));
+    assert_eq!((kept.places.len(), kept.places.last()), (fresh.places.len(), fresh.places.last()));
+    let last = SaId { destination: THERE, spi: Spi(0x7777), protocol: SaProtocol::Esp };
+    database.apply(Moment(0), |change| {
+        change.delete_sa(last, Mark::default()).unwrap();
+    });
+    let snapshot = database.snapshot();
+    let (kept, fresh) = (kept.renewed(&snapshot), Grouping::of(&snapshot, None));
+    assert_eq!(told(&database, &kept), told(&database, &fresh));
     database.apply(Moment(0), |change| {
         change.add_policy(into(7)).unwrap();
     });
-    assert!(!kept.is_of(&database.snapshot()), "a policy has come");
+    let snapshot = database.snapshot();
+    assert!(!kept.has_policies_of(&snapshot), "a policy has come");
+    let (kept, fresh) = (kept.renewed(&snapshot), Grouping::of(&snapshot, None));
+    assert_eq!(told(&database, &kept), told(&database, &fresh));
 }
 
 /// A state between any ends is told by its use, which comes after the grouping was made.

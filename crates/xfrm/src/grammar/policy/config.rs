@@ -76,7 +76,9 @@ pub(super) fn parse(cursor: &mut Cursor<'_, '_>) -> Result<Box<PolicyArgs>, Synt
         match cursor.keyword(&POLICY) {
             Some(keyword) => policy.parse(keyword, word, cursor)?,
             None if policy.selector.is_some() && selector::begins(cursor) => {
-                return Err(cursor.misplaced(word, TWO_SELECTORS));
+                let has_template = !policy.templates.is_empty();
+                let rule = if has_template { template::TWO_IDS } else { TWO_SELECTORS };
+                return Err(cursor.misplaced(word, rule));
             }
             None if selector::begins(cursor) => {
                 // A template before it has set its own.

@@ -1,47 +1,67 @@
-//! The packet of a drop record, as a question.
+//! The packet of a drop record, as a question of what it would meet.
 
-use anyhow::Context as _;
-use uxfrm_control_client::stat;
-use uxfrm_status::drops::{DropAdvice, DropQuery, DropStatus, FlowStatus};
-use uxfrm_status::explanation::{EspQuery, FlowExplanation, FlowOutcome, FlowQuery, FlowWay};
+use crate::{
+    drops::{DropAdvice, DropQuery, DropReport, DropStatus, FlowStatus},
+    explanation::{EspQuery, FlowExplanation, FlowOutcome, FlowQuery, FlowWay},
+};
 
 /// A record, and what its reason means.
-pub(super) struct DroppedPacket {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DroppedPacket {
     record: DropStatus,
     advice: Option<DropAdvice>,
 }
 
+/// Why nothing can be asked about a record.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// There is none of this number.
+    #[error("no record has number {0}: `uxfrm drops` lists the last 1,024")]
+    Unknown(u64),
+    /// The packet was too broken to have addresses.
+    #[error("{reason} left no addresses to explain{next}")]
+    NoAddresses {
+        /// Why it was dropped.
+        reason: String,
+        /// Cause and next step of that, if they are known.
+        next: String,
+    },
+}
+
 impl DroppedPacket {
-    /// Asks the gateway for a record.
+    /// What to ask the gateway for, so that the record is in its answer.
+    #[must_use]
+    pub fn request(number: u64) -> DropQuery {
+        DropQuery { from: Some(number), ..DropQuery::default() }
+    }
+
+    /// The record of this number in an answer.
     ///
     /// # Errors
-    /// When it has none of this number.
-    pub(super) fn read(number: u64) -> anyhow::Result<Self> {
-        let report = stat::read_drops(&DropQuery { from: Some(number), ..DropQuery::default() })?;
-        let found = report.records.into_iter().find(|record| record.number == number);
-        let record = found.with_context(|| {
-            format!("no record has number {number}: `uxfrm drops` lists the last 1,024")
-        })?;
-        let advice = report.advice.into_iter().find(|advice| advice.reason == record.reason);
+    /// [`Error::Unknown`].
+    pub fn find(report: &DropReport, number: u64) -> Result<Self, Error> {
+        let record = report.records.iter().find(|record| record.number == number);
+        let record = record.cloned().ok_or(Error::Unknown(number))?;
+        let advice = report.advice.iter().find(|advice| advice.reason == record.reason).cloned();
         Ok(Self { record, advice })
     }
 
     /// Its packet, as a question.
     ///
     /// # Errors
-    /// When the packet was too broken to have addresses.
-    pub(super) fn query(&self) -> anyhow::Result<FlowQuery> {
-        let advice = self.advice.as_ref();
-        of(&self.record).with_context(|| {
-            let next = advice.map_or_else(String::new, |advice| {
-                format!(" (cause: {} next: {})", advice.cause, advice.next)
-            });
-            format!("{} left no addresses to explain{next}", self.record.reason)
+    /// [`Error::NoAddresses`].
+    pub fn query(&self) -> Result<FlowQuery, Error> {
+        of(&self.record).ok_or_else(|| {
+            let words = |DropAdvice { cause, next, .. }: &DropAdvice| {
+                format!(" (cause: {cause} next: {next})")
+            };
+            let next = self.advice.as_ref().map(words).unwrap_or_default();
+            Error::NoAddresses { reason: self.record.reason.clone(), next }
         })
     }
 
     /// The reason that was recorded stands: numbers, keys and sizes are only seen in the packet.
-    pub(super) fn tell(self, explanation: &mut FlowExplanation) {
+    pub fn tell(self, explanation: &mut FlowExplanation) {
         explanation.outcome = FlowOutcome::Dropped;
         explanation.verdict = format!("was dropped: {}", self.record.reason);
         explanation.drop = self.advice;
@@ -85,7 +105,7 @@ fn of(record: &DropStatus) -> Option<FlowQuery> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use uxfrm_status::drops::EspStatus;
+    use crate::drops::EspStatus;
 
     fn record(reason: &str) -> DropStatus {
         DropStatus {
@@ -130,5 +150,23 @@ mod tests {
         assert_eq!((query.way, query.destination_port), (Some(FlowWay::Out), Some(9)));
         assert_eq!(query.esp, None);
         assert!(of(&record("in_malformed")).is_none());
+    }
+
+    #[test]
+    fn record_is_found_by_its_number_or_it_is_said_why_not() {
+        let advice = |reason: &str| DropAdvice {
+            reason: reason.to_owned(),
+            cause: "It is broken.".to_owned(),
+            next: "`uxfrm drops`".to_owned(),
+        };
+        let records = vec![record("in_malformed"), record("in_replay")];
+        let advice = vec![advice("in_replay"), advice("in_malformed")];
+        let report = DropReport { at: 0, records, advice, next: 4, lost: 0 };
+        assert_eq!(DroppedPacket::find(&report, 4), Err(Error::Unknown(4)));
+        let error = DroppedPacket::find(&report, 3).unwrap().query().unwrap_err().to_string();
+        assert!(
+            error.starts_with("in_malformed left no addresses to explain (cause: It"),
+            "{error}"
+        );
     }
 }
