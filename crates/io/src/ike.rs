@@ -28,8 +28,8 @@
 //!   itself runs no filter: it looks a socket up by hash, so part of all flows would find the
 //!   daemon's and not be joined.
 //!
-//! Where somebody else has taken a daemon's name, the daemon binds a file in the gateway's directory,
-//! and the gateway looks there, too.
+//! Where somebody else has taken a daemon's name, the daemon binds a file in the gateway's
+//! directory, and the gateway looks there, too.
 //!
 //! Nothing is registered here: a message goes to the present owner of the name, so either side may
 //! start first, end, be killed and return at any time. The price is one copy per IKE message.
