@@ -13,7 +13,7 @@ use uxfrm_status::explanation::{
     StepResult,
 };
 
-use crate::route::{NamedRoute, RouteSocket, device_mtu};
+use crate::route::{NamedRoute, RouteSocket};
 
 /// What was read of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Host {
         let forwards = number(&format!("{family}/{setting}")).map(|number| number != 0);
         let filters = ["all", &tun].map(|device| number(&format!("ipv4/conf/{device}/rp_filter")));
         let rp_filter = filters.into_iter().flatten().max().unwrap_or_default();
-        let tun_mtu = if tun.is_empty() { 0 } else { device_mtu(&tun) };
+        let tun_mtu = if tun.is_empty() { 0 } else { routes.device_mtu(&tun) };
         Ok(Self { is_own_source, plain, diverted, peer, forwards, rp_filter, tun, tun_mtu })
     }
 

@@ -1,12 +1,12 @@
 //! The kernel's routes, for single packets.
 
-use std::fs;
 use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType,
 };
@@ -46,18 +46,43 @@ impl RouteSocket {
         destination: IpAddr,
         mark: u32,
     ) -> io::Result<Option<NamedRoute>> {
-        self.0.send(&request(source, destination, mark), 0)?;
-        let (datagram, _kernel) = self.0.recv_from_full()?;
-        let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&datagram)
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
-        let payload = answer.payload;
+        let request = RouteNetlinkMessage::GetRoute(question(source, destination, mark));
+        let payload = self.ask(request)?;
         if let NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(message)) = &payload {
-            return Ok(named(message));
+            let route = named(message);
+            return Ok(route.map(|route| match route.origin {
+                PathMtuOrigin::Device => {
+                    NamedRoute { mtu: self.device_mtu(&route.device), ..route }
+                }
+                PathMtuOrigin::Route | PathMtuOrigin::Learned => route,
+            }));
         }
         let NetlinkPayload::Error(error) = payload else {
             return Err(io::ErrorKind::InvalidData.into());
         };
         no_route(error.to_io())
+    }
+
+    /// A device's MTU in bytes; 0 where the kernel does not tell.
+    pub(crate) fn device_mtu(&self, device: &str) -> u32 {
+        let mut message = LinkMessage::default();
+        message.attributes.push(LinkAttribute::IfName(device.to_owned()));
+        let answer = self.ask(RouteNetlinkMessage::GetLink(message));
+        let Ok(NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link))) = answer else {
+            return 0;
+        };
+        let mtu = |attribute: &LinkAttribute| {
+            if let LinkAttribute::Mtu(mtu) = attribute { Some(*mtu) } else { None }
+        };
+        link.attributes.iter().find_map(mtu).unwrap_or(0)
+    }
+
+    fn ask(&self, message: RouteNetlinkMessage) -> io::Result<NetlinkPayload<RouteNetlinkMessage>> {
+        self.0.send(&request(message), 0)?;
+        let (datagram, _kernel) = self.0.recv_from_full()?;
+        let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&datagram)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+        Ok(answer.payload)
     }
 }
 
@@ -76,7 +101,7 @@ fn no_route(error: io::Error) -> io::Result<Option<NamedRoute>> {
     }
 }
 
-fn request(source: Option<IpAddr>, destination: IpAddr, mark: u32) -> Vec<u8> {
+fn question(source: Option<IpAddr>, destination: IpAddr, mark: u32) -> RouteMessage {
     let bits = |address: IpAddr| if address.is_ipv4() { 32 } else { 128 };
     let mut message = RouteMessage::default();
     message.header.address_family = destination.into();
@@ -89,9 +114,12 @@ fn request(source: Option<IpAddr>, destination: IpAddr, mark: u32) -> Vec<u8> {
     if mark != 0 {
         message.attributes.push(RouteAttribute::Mark(mark));
     }
+    message
+}
+
+fn request(message: RouteNetlinkMessage) -> Vec<u8> {
     let mut header = NetlinkHeader::default();
     header.flags = NLM_F_REQUEST;
-    let message = RouteNetlinkMessage::GetRoute(message);
     let mut message = NetlinkMessage::new(header, NetlinkPayload::from(message));
     message.finalize();
     let mut bytes = vec![0; message.buffer_len()];
@@ -122,8 +150,7 @@ fn named(message: &RouteMessage) -> Option<NamedRoute> {
         Some(_) if expires.is_zero() => PathMtuOrigin::Route,
         Some(_) => PathMtuOrigin::Learned,
     };
-    let mtu = mtu.unwrap_or_else(|| device_mtu(&device));
-    Some(NamedRoute { device, gateway, mtu, origin, expires })
+    Some(NamedRoute { device, gateway, mtu: mtu.unwrap_or(0), origin, expires })
 }
 
 /// Of the unit in which the kernel tells times (`USER_HZ`).
@@ -141,12 +168,6 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
 
 fn mtu_of(metric: &RouteMetric) -> Option<u32> {
     if let RouteMetric::Mtu(mtu) = metric { Some(*mtu) } else { None }
-}
-
-/// In bytes; 0 where it can't be read.
-pub(crate) fn device_mtu(device: &str) -> u32 {
-    let text = fs::read_to_string(format!("/sys/class/net/{device}/mtu")).ok();
-    text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -179,7 +200,7 @@ mod tests {
         };
         assert_eq!(route, Some(expected));
         let bare = named(&answer(RouteType::Local, vec![RouteAttribute::Oif(1)])).unwrap();
-        assert!(bare.gateway.is_none() && bare.mtu > 0, "the device's own: {bare:?}");
+        assert_eq!((bare.gateway, bare.mtu, bare.origin), (None, 0, PathMtuOrigin::Device));
         for (kind, link) in [(RouteType::Unreachable, 1), (RouteType::Unicast, u32::MAX)] {
             assert_eq!(named(&answer(kind, vec![RouteAttribute::Oif(link)])), None);
         }
@@ -199,6 +220,9 @@ mod tests {
         let own: IpAddr = [127, 0, 0, 1].into();
         let Ok(socket) = RouteSocket::open() else { return };
         let route = socket.route(Some(own), own, 0).unwrap();
-        assert!(route.is_none_or(|route| route.device == "lo"), "none where lo is down");
+        let is_lo =
+            |route: NamedRoute| route.device == "lo" && route.mtu == socket.device_mtu("lo");
+        assert!(route.is_none_or(is_lo), "none where lo is down");
+        assert!(socket.device_mtu("lo") > 0 && socket.device_mtu("no-such") == 0);
     }
 }
