@@ -3,7 +3,7 @@
 //! Sockets and the token are had first, then all privileges go, then threads begin.
 #![forbid(unsafe_code)]
 
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -33,11 +33,7 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let Arguments { options } = Arguments::parse();
-    tracing_subscriber::fmt()
-        .with_writer(io::stderr)
-        .with_env_filter(log_filter())
-        .without_time()
-        .init();
+    start_log();
     match run(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -45,6 +41,19 @@ fn main() -> ExitCode {
             let _closed = writeln!(io::stderr(), "uxfrm-web: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Logs to stderr. The journal has times of its own.
+fn start_log() {
+    let log = tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_env_filter(log_filter())
+        .with_target(false)
+        .with_ansi(io::stderr().is_terminal());
+    match std::env::var_os("JOURNAL_STREAM") {
+        Some(_) => log.without_time().init(),
+        None => log.init(),
     }
 }
 

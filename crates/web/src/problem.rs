@@ -121,7 +121,8 @@ fn of_gateway(error: &stat::Error) -> Problem {
         }
         stat::Error::NotAllowed => (
             ProblemKind::NoGateway,
-            "`group = \"uxfrm-web\"` in [status] of the gateway's configuration, and restart it",
+            "`group = \"uxfrm-web\"`, or the group that uxfrm-web runs with, in [status] of the \
+             gateway's configuration, and restart it",
         ),
         stat::Error::Silent(_) => (ProblemKind::NoGateway, "systemctl status uxfrm"),
         stat::Error::WentAway(_) | stat::Error::Io(_) => {

@@ -28,7 +28,8 @@ impl KnownHosts {
             SocketAddr::V4(v4) => v4.ip().to_string(),
             SocketAddr::V6(v6) => format!("[{}]", v6.ip()),
         };
-        let names = LOOPBACK.map(str::to_owned).into_iter().chain([own]);
+        let own = Some(own).filter(|own| !LOOPBACK.contains(&own.as_str()));
+        let names = LOOPBACK.map(str::to_owned).into_iter().chain(own);
         // A browser leaves out the port of its scheme.
         let plain = |name: &String| (port == 80).then(|| name.clone());
         let mut whole: Vec<_> = names
@@ -82,6 +83,14 @@ fn has_port(host: &str, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn own_names_are_told_once_each() {
+        let names = |address: &str| KnownHosts::of_address(address.parse().unwrap(), &[]).whole;
+        assert_eq!(names("127.0.0.1:80").len(), 6, "each with its port and without");
+        assert_eq!(names("[::1]:8080").len(), 3);
+        assert_eq!(names("192.0.2.1:8080").last().map(String::as_str), Some("192.0.2.1:8080"));
+    }
 
     #[test]
     fn host_by_table() {
