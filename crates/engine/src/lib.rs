@@ -108,3 +108,4 @@ pub use stage_watch::{Stage, StageWatch};
 pub use stats::{ByDirection, ByFamily, DropCounts, Drops};
 pub use time::Moment;
 pub use worker::Worker;
+pub use worker::icmp_source::IcmpErrorWay;

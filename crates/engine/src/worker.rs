@@ -5,7 +5,7 @@
 //! is dropped under exactly one [`DropReason`]: see [`TrafficCounters`].
 
 mod clamp;
-mod icmp_source;
+pub(crate) mod icmp_source;
 mod traced;
 
 use std::net::IpAddr;

@@ -7,7 +7,7 @@
 
 use std::net::IpAddr;
 
-use uxfrm_engine::{Direction, Family, Mode, MssClamp, UdpEncapKind};
+use uxfrm_engine::{Direction, Family, IcmpErrorWay, Mode, MssClamp, UdpEncapKind};
 use uxfrm_packet::{IpPacket, PacketBuf, Protocol, checksum, tcp::Tcp};
 use uxfrm_testkit::{IpsecSetup, PairDirection, TestGateway, TestGatewayPair, packets};
 
@@ -132,17 +132,30 @@ fn host_answers_senders_that_no_policy_is_for() {
     };
     let mut pair = TestGatewayPair::new(&setup);
     let told = answer(&mut pair.left);
-    assert!(pair.left.worker.host_may_answer(&told));
-    assert!(!pair.left.worker.host_may_answer(&PacketBuf::from_slice(b"no IP")));
+    assert_eq!(pair.left.worker.icmp_error_way(&told), IcmpErrorWay::FromHost);
+    let none = PacketBuf::from_slice(b"no IP");
+    assert_eq!(pair.left.worker.icmp_error_way(&none), IcmpErrorWay::Withheld);
     // The sender is behind a tunnel itself: the answer is the destination's, and goes in there.
     let back = setup.policy(Direction::Out, PairDirection::RightToLeft);
     pair.left.add_policy(back);
-    assert!(!pair.left.worker.host_may_answer(&told));
+    assert_eq!(pair.left.worker.icmp_error_way(&told), IcmpErrorWay::ThroughHostPort);
     // A policy takes what the host itself sends to there.
     let mut pair = TestGatewayPair::new(&setup);
     let mut own = setup.policy(Direction::Out, PairDirection::RightToLeft);
     let source = pair.left.worker.settings().addresses.like(ip(&here)).unwrap();
     own.selector.source = uxfrm_engine::Prefix::host(source);
     pair.left.add_policy(own);
-    assert!(!pair.left.worker.host_may_answer(&told));
+    assert_eq!(pair.left.worker.icmp_error_way(&told), IcmpErrorWay::ThroughHostPort);
+    // The tunnel that the packet came out of is for its protocol alone, and not for ICMP.
+    for (direction, way) in [
+        (Direction::Out, PairDirection::RightToLeft),
+        (Direction::In, PairDirection::LeftToRight),
+        (Direction::Forward, PairDirection::LeftToRight),
+    ] {
+        let mut pair = TestGatewayPair::new(&setup);
+        let mut udp = setup.policy(direction, way);
+        udp.selector.protocol = Protocol::UDP.0;
+        pair.left.add_policy(udp);
+        assert_eq!(pair.left.worker.icmp_error_way(&told), IcmpErrorWay::Withheld, "{direction:?}");
+    }
 }

@@ -24,8 +24,8 @@ use std::{
 };
 
 use uxfrm_engine::{
-    CapturePoint, DropReason, Moment, Output, PacketWay, ReceivedPacket, TracePort, WaitingPacket,
-    Worker,
+    CapturePoint, DropReason, IcmpErrorWay, Moment, Output, PacketWay, ReceivedPacket, TracePort,
+    WaitingPacket, Worker,
 };
 use uxfrm_io::{
     PathMtu, Port, RefusedPacket, clock,
@@ -305,9 +305,16 @@ impl WorkerLoop {
         let Self { worker, pool, out, .. } = self;
         let mut rest = Batch::new();
         for answer in out.host.drain() {
-            if !worker.host_may_answer(&answer) || icmp.send(&answer).is_err() {
-                rest.push(answer);
-                continue;
+            match worker.icmp_error_way(&answer) {
+                IcmpErrorWay::FromHost if icmp.send(&answer).is_ok() => {}
+                IcmpErrorWay::FromHost | IcmpErrorWay::ThroughHostPort => {
+                    rest.push(answer);
+                    continue;
+                }
+                IcmpErrorWay::Withheld => {
+                    pool.give(answer);
+                    continue;
+                }
             }
             if self.is_watched {
                 worker.show(CapturePoint::Plain(PacketWay::In), slice::from_ref(&answer), now());

@@ -89,7 +89,9 @@ pub(super) fn with_one_key_for_both_ways(subject: &Subject<'_>) -> Vec<Finding> 
     for sa in states(subject) {
         let (from, to) = (sa.source(), sa.id().destination);
         let back = keys(sa).find_map(|key| seen.get(&(key, to, from)).copied());
-        pairs.extend(back.map(|back| (back, sa)));
+        // States come in no order.
+        let ordered = |back: &Sa| back.id().spi.0 <= sa.id().spi.0;
+        pairs.extend(back.map(|back| if ordered(back) { (back, sa) } else { (sa, back) }));
         for key in keys(sa) {
             seen.entry((key, from, to)).or_insert(sa);
         }

@@ -4,7 +4,8 @@
 //! in:   exempt → accept · goto in-sub
 //! fwd:  by the TUN → accept · goto fwd-sub
 //! *-sub:   sub policies: drop, or goto *-main · jump *-main · default
-//! out:  by TUN, our own → accept · sub policies: drop, or goto out-main · jump out-main · default
+//! out:  by TUN, our own → accept · redirects: drop
+//!       sub policies: drop, or goto out-main · jump out-main · default
 //! *-main:  main policies: drop, or accept
 //! ```
 //!
@@ -77,7 +78,9 @@ fn empty(context: &RulesetContext, chains: Vec<Chain>) -> Table {
 fn first(context: &RulesetContext) -> impl Iterator<Item = (ChainKind, Hook, Vec<Rule>)> {
     let by_tun = accept(vec![Condition::came_by(&context.tun)]);
     let exempt = std::iter::once(by_tun.clone()).chain(exempt::arriving(context)).collect();
-    let leaving = exempt::leaving(context).collect();
+    let redirects =
+        exempt::redirects().map(|conditions| drop(conditions, DropReason::OutUnprotected));
+    let leaving = exempt::unjudged(context).chain(redirects).chain(exempt::discovery()).collect();
     let all = [
         (ChainKind::In, Hook::Input, exempt),
         (ChainKind::Forward, Hook::Forward, vec![by_tun]),

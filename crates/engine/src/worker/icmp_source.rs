@@ -8,27 +8,68 @@
 use uxfrm_packet::{IpPacket, PacketBuf};
 
 use super::Worker;
+use crate::datapath::inbound::slow::icmp_flow::icmp_inner_flow;
 use crate::{Action, Direction, Family, FlowKey, PolicyLookup, Spd};
 
 /// Own addresses that are looked at: which one the host would choose is not known here.
 const MOST_ADDRESSES: usize = 64;
 
+/// How an ICMP error of the engine gets to the sender of the packet that it is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IcmpErrorWay {
+    /// Plain, from an address of the host, by a socket.
+    FromHost,
+    /// By the host's port, from the packet's destination: `out` policies judge it.
+    ThroughHostPort,
+    /// Not at all: it would leave plain, and quotes what policies protect.
+    Withheld,
+}
+
 impl Worker {
-    /// Whether the host may send an ICMP error of [`Worker::outbound`] from an address of its own:
-    /// no policy protects or blocks what goes to the sender, neither from the host nor from the
-    /// destination of the packet that the error is about. Else it would be led into a tunnel, or
-    /// leave plain what has come out of one.
+    /// The way of an ICMP error that [`Worker::outbound`] has made.
+    ///
+    /// The host sends it where no policy protects or blocks what goes to the sender, neither from
+    /// the host nor from the destination of the packet that the error is about. Where the packet
+    /// came out of a tunnel, or its answers go into one, the error goes in there or nowhere.
     #[cold]
     #[must_use]
-    pub fn host_may_answer(&mut self, answer: &PacketBuf) -> bool {
-        let Ok(ip) = IpPacket::parse(answer.bytes()) else { return false };
+    pub fn icmp_error_way(&mut self, answer: &PacketBuf) -> IcmpErrorWay {
+        let Ok(ip) = IpPacket::parse(answer.bytes()) else { return IcmpErrorWay::Withheld };
         let flow = FlowKey::of_bytes(&ip, answer.bytes());
-        let family = Family::of(ip.destination);
-        let snapshot = self.snapshots.load();
-        let own = self.settings.addresses.of_family(family).take(MOST_ADDRESSES);
-        let own = own.map(|source| FlowKey { source, ..flow });
-        std::iter::once(flow).chain(own).all(|flow| leaves_plain(&snapshot.spd, &flow))
+        let spd = &self.snapshots.load().spd;
+        if icmp_inner_flow(answer.bytes(), &flow).is_none_or(|back| is_protected(spd, &back)) {
+            return match protects(spd, Direction::Out, &flow) {
+                true => IcmpErrorWay::ThroughHostPort,
+                false => IcmpErrorWay::Withheld,
+            };
+        }
+        let own = self.settings.addresses.of_family(Family::of(ip.destination));
+        let own: Vec<_> = own.take(MOST_ADDRESSES + 1).collect();
+        let sources = own.iter().map(|source| FlowKey { source: *source, ..flow });
+        let leaves = std::iter::once(flow).chain(sources).all(|flow| leaves_plain(spd, &flow));
+        match leaves && own.len() <= MOST_ADDRESSES {
+            true => IcmpErrorWay::FromHost,
+            false => IcmpErrorWay::ThroughHostPort,
+        }
     }
+}
+
+/// Whether policies protect the answers of a quoted packet, or the packet on its way in.
+fn is_protected(spd: &Spd, back: &FlowKey) -> bool {
+    let quoted = FlowKey {
+        source: back.destination,
+        destination: back.source,
+        source_port: back.destination_port,
+        destination_port: back.source_port,
+        ..*back
+    };
+    protects(spd, Direction::Out, back)
+        || protects(spd, Direction::In, &quoted)
+        || protects(spd, Direction::Forward, &quoted)
+}
+
+fn protects(spd: &Spd, direction: Direction, flow: &FlowKey) -> bool {
+    spd.deciding(direction, flow).any(|entry| entry.templates().next().is_some())
 }
 
 fn leaves_plain(spd: &Spd, flow: &FlowKey) -> bool {

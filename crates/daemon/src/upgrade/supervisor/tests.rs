@@ -2,6 +2,8 @@
 //! they end.
 
 use nix::sys::signal::SigSet;
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::Pid;
 
 use super::*;
 
@@ -135,6 +137,9 @@ fn paths_declared_by_either_process_are_untrusted() {
 fn gateway_that_hangs_at_end_is_killed() {
     let (mut all, _predecessor, _successor) = upgrading();
     send(&all.current, Signal::SIGSTOP);
+    // A process that has not stopped yet takes SIGTERM first, which has the lower number.
+    let gateway = Id::Pid(Pid::from_raw(all.current.process.id().cast_signed()));
+    waitid(gateway, WaitPidFlag::WSTOPPED | WaitPidFlag::WNOWAIT).unwrap();
     all.pass_on(Signal::SIGTERM as i32);
     let by = all.ends_by.unwrap();
     all.pass_on(Signal::SIGTERM as i32);
