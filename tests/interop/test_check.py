@@ -192,7 +192,8 @@ def test_no_key_is_shown(keys, check):
     ("toml", "words"),
     [
         ("[hots]\ntun = 'x'\n", ["config.toml:3:", "hots", "host"]),
-        ("[host]\nmtu = 20\n", ["config.toml:4:", "20", "576 to 65535"]),
+        ("[host]\nmtu = 20\n", ["config.toml:4:", "20", "1280 to 65535"]),
+        ("[host]\nmtu = 1279\n", ["config.toml:4:", "switches IPv6 off on the TUN", "ip route change … mtu N"]),
         ("[host]\nmtu = 'wide'\n", ["config.toml:4:", "wide"]),
     ],
 )

@@ -222,7 +222,7 @@ FAULTS = [
     Fault("fwd missing, drops", leave_out("near", "fwd"), "back", Tunnel.drops, ("in_no_policy",)),
     Fault("near state expired", end_early("near", "out state"), "there", Tunnel.status_text, ("down", "expired")),
     Fault("far state expired", end_early("far", "out state"), "back", lambda tunnel: tunnel.sends_and_asks(), ("one-way", "received nothing for")),
-    Fault("MTU hole", lambda tunnel: filter_at_router(tunnel, "ip length > 1300"), "none", lambda tunnel: tunnel.probe(), ("lost, and nobody says so (an MTU hole)", "in [host]", "so that senders are told")),
+    Fault("MTU hole", lambda tunnel: filter_at_router(tunnel, "ip length > 1300"), "none", lambda tunnel: tunnel.probe(), ("lost, and nobody says so (an MTU hole)", "Set `mtu 1300` on the route to", "ip route change", "so that senders are told")),
     Fault("peer has another key", change("far", "in state", KEYS["there"], WRONG_KEY), "there", Tunnel.why_out, SILENT),
     Fault("peer has another SPI", change("far", "in state", SPIS["there"], "0x1009"), "there", Tunnel.why_out, SILENT),
     Fault("ESP filtered", lambda tunnel: filter_at_router(tunnel, "ip protocol esp"), "there", Tunnel.why_out, SILENT),

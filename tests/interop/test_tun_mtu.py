@@ -120,10 +120,14 @@ def test_reload_and_upgrade_keep_it(uxfrm, two):
     text = config.read_text()
     config.write_text(text.replace(f"mtu = {AUTO}", "mtu = 1333"))
     two.left.run(str(uxfrm), "reload")
-    tun_has(two.left, 1333)
+    assert mtu(two.left) == 1333, "the reload has set it"
+    config.write_text(text.replace(f"mtu = {AUTO}", "mtu = 1279"))
+    refused = two.left.run("sh", "-c", f"{uxfrm} reload 2>&1", check=False)
+    assert "it has to be from 1280 to 65535" in refused and "set the MTU of the route to the peer" in refused, refused
+    assert mtu(two.left) == 1333
     config.write_text(text)
     two.left.run(str(uxfrm), "reload")
-    tun_has(two.left, FITS)
+    assert mtu(two.left) == FITS
     two.here.upgrade()
     assert mtu(two.left) == FITS
     two.here.stop()
@@ -195,13 +199,21 @@ def told_too_big(namespace, destination, size, *more):
     return patience.wait_for(ping, "nobody tells")
 
 
+BETWEEN = """table ip between {
+    chain in { type filter hook prerouting priority -300; iifname "wire0" ip daddr 10.1.0.0/24 drop; }
+}"""
+
+
 def test_tracepath_names_the_gateway(uxfrm):
-    """The example in docs/mtu.md."""
+    """The example in docs/mtu.md. No network between the gateways knows the way to their hosts."""
+    prerequisite.packet_filter()
     prerequisite.programs(tracepath="iputils-tracepath")
     with MtuSites() as sites:
         sites.start(uxfrm, AUTO)
+        sites.left.run("nft", BETWEEN)
         said = sites.left_host.run("tracepath", "-n", "-4", HOSTS[4][1])
         assert re.search(rf"2: +{LAN[4]} .*pmtu {FITS}", said), said
+        assert re.search(r"2: +no reply", said), said
         assert f"pmtu {FITS}" in said.splitlines()[-1] and HOSTS[4][1] in said, said
 
 
@@ -288,8 +300,19 @@ def test_why_tells_which_mtu_applies(uxfrm, two):
     assert (outer["path_mtu"], outer["path_mtu_origin"], outer["tun_mtu"]) == (1400, "route", FITS - 100)
 
 
-def test_route_that_takes_less_is_followed(two):
-    """The kernel says so when it refuses the first packet that is too large for a new route."""
+def test_why_tells_what_of_ipv6_passes_where_less_than_its_least_fits(uxfrm, two):
+    two.left.ip(f"route add {THERE.outer[4]} dev wire0 mtu 1300")
+    two.here.start(Association(GCM_128, "tunnel", 6, 4).lines(HERE, THERE))
+    question = ("why", HERE.inner[6], THERE.inner[6], "tcp", "443")
+    words = two.left.run(str(uxfrm), *question, check=False)
+    assert "up to 1280 bytes pass" in words and "those above 1246 leave in fragments" in words, words
+    outer = json.loads(two.left.run(str(uxfrm), *question, "-j", check=False))["encapsulation"]
+    assert (outer["path_mtu"], outer["inner_mtu"], outer["overhead"]) == (1300, 1280, 54)
+
+
+def test_route_that_takes_less_is_followed(uxfrm, two):
+    """The kernel says so when it refuses the first packet that is too large for a new route, and
+    keeps it as it keeps what routers tell. It is the route's all the same."""
     two.here.start(Association(GCM_128, "tunnel", 4, 4).lines(HERE, THERE))
     two.left.ip(f"route add {THERE.outer[4]} dev wire0 mtu 1400")
 
@@ -298,6 +321,10 @@ def test_route_that_takes_less_is_followed(two):
         return mtu(two.left) == FITS - 100
 
     patience.wait_for(followed, "the route's MTU")
+    assert "expires" in two.left.ip(f"route get {THERE.outer[4]}")
+    said = two.left.run(str(uxfrm), "why", "-j", HERE.inner[4], THERE.inner[4], check=False)
+    outer = json.loads(said)["encapsulation"]
+    assert (outer["path_mtu"], outer["path_mtu_origin"]) == (1400, "route") and "path_mtu_expires" not in outer
 
 
 def test_what_a_router_tells_is_the_engines_to_tell(uxfrm):

@@ -175,14 +175,10 @@ fn words(report: &ProbeReport) -> String {
     }
     match expected {
         Some(expected) if (*passes as u64) < *expected && !told => {
-            let overhead = encapsulation
-                .as_ref()
-                .map_or(0, |outer| u64::from(outer.path_mtu).saturating_sub(outer.inner_mtu));
-            let mtu = *passes as u64 + overhead;
             text += &format!(
-                "uxfrm takes {expected} to fit: a router drops larger ESP without a word. Set `mtu = \
-                 {passes}` in [host], or `mtu {mtu}` on the route to the other gateway, so that \
-                 senders are told\n"
+                "uxfrm takes {expected} to fit: a router drops larger ESP without a word. {}, so that \
+                 senders are told\n",
+                route_advice(*passes as u64, encapsulation.as_ref())
             );
         }
         Some(expected) if (*passes as u64) < *expected => {
@@ -197,10 +193,72 @@ fn words(report: &ProbeReport) -> String {
     text
 }
 
+/// What to set where a router drops larger ESP without a word. `[host] mtu` is for all tunnels, and
+/// does not go as low as a route.
+fn route_advice(passes: u64, encapsulation: Option<&EncapsulationStatus>) -> String {
+    let Some(outer) = encapsulation else {
+        return "Lower the MTU of the route to the other gateway".to_owned();
+    };
+    let (mtu, to) = (passes + outer.overhead, outer.destination);
+    format!("Set `mtu {mtu}` on the route to {to}: `ip route change … mtu {mtu}`")
+}
+
 fn code(report: &ProbeReport) -> ExitCode {
     let is_whole = |passes: usize, expected: u64| passes as u64 >= expected || report.told;
     match (report.passes, report.expected) {
         (Some(passes), Some(expected)) if is_whole(passes, expected) => ExitCode::SUCCESS,
         (Some(_) | None, _) => ExitCode::from(UNWELL),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(passes: usize, inner_mtu: u64, path_mtu: u16) -> ProbeReport {
+        ProbeReport {
+            source: [10, 1, 0, 1].into(),
+            destination: [10, 2, 0, 2].into(),
+            passes: Some(passes),
+            fails: Some(passes + 1),
+            told: false,
+            expected: Some(inner_mtu),
+            encapsulation: Some(EncapsulationStatus {
+                source: [10, 9, 0, 1].into(),
+                destination: [10, 8, 0, 2].into(),
+                spis: Vec::new(),
+                udp_port: None,
+                path_mtu,
+                path_mtu_origin: None,
+                path_mtu_expires: None,
+                inner_mtu,
+                overhead: 54,
+                tun_mtu: None,
+                fixed_tun_mtu: None,
+                clamped_mss: None,
+                offloaded: false,
+            }),
+        }
+    }
+
+    /// The TUN is for all tunnels, and takes no less than IPv6's least.
+    #[test]
+    fn hole_is_mended_by_the_route_alone() {
+        for (passes, inner_mtu, path_mtu, mtu) in
+            [(1246, 1446, 1500, 1300), (1200, 1280, 1300, 1254)]
+        {
+            let text = words(&report(passes, inner_mtu, path_mtu));
+            let advice = format!(
+                "Set `mtu {mtu}` on the route to 10.8.0.2: `ip route change … mtu {mtu}`, so that"
+            );
+            assert!(text.contains(&advice) && !text.contains("[host]"), "{text}");
+        }
+    }
+
+    #[test]
+    fn least_of_ipv6_is_as_expected() {
+        let whole = report(1280, 1280, 1300);
+        assert!(words(&whole).contains("as expected: 1280 fit"), "{}", words(&whole));
+        assert_eq!(code(&whole), ExitCode::SUCCESS);
     }
 }

@@ -6,6 +6,7 @@
 mod ends;
 mod host_settings;
 mod missing_policies;
+mod own_answers;
 mod shadows;
 mod states;
 mod templates;
@@ -72,7 +73,7 @@ impl fmt::Display for Finding {
 /// A rule.
 type Rule = fn(&Subject<'_>) -> Vec<Finding>;
 
-const RULES: [Rule; 14] = [
+const RULES: [Rule; 15] = [
     templates::without_state,
     templates::of_another_family,
     shadows::behind_plain,
@@ -82,6 +83,7 @@ const RULES: [Rule; 14] = [
     missing_policies::in_without_fwd,
     missing_policies::out_without_way_back,
     missing_policies::forwarding_is_off,
+    own_answers::into_the_tunnel,
     states::without_policy,
     states::without_authentication,
     states::without_replay_window,

@@ -68,7 +68,7 @@ pub struct Config {
 pub struct Host {
     /// Name of the TUN that is made at start and goes at the end; default `uxfrm0`.
     pub tun: TunName,
-    /// MTU of the TUN: `auto`, or bytes, 576 to 65535; default `auto`: that of the largest packet
+    /// MTU of the TUN: `auto`, or bytes, 1280 to 65535; default `auto`: that of the largest packet
     /// that fits into a tunnel in use, 1280 at least. Larger packets are answered by ICMP.
     pub mtu: Mtu,
     /// Whether TCP's SYNs that go into a tunnel or come out of one have their MSS lowered to what

@@ -128,6 +128,7 @@ impl Reload {
         outcome.faults.extend(steps.into_iter().filter_map(|step| step.carry_out(carrying).err()));
         *at_exit = config.host.at_exit;
         reconciler.tun_mtu.set(config.host.mtu);
+        reconciler.follow_tun_mtu(database);
         let expires = config.control.acquire_expires;
         outcome.acquire_expires =
             (expires != self.config.control.acquire_expires).then_some(expires.get());

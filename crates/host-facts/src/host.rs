@@ -373,6 +373,7 @@ mod tests {
                 path_mtu_origin: None,
                 path_mtu_expires: None,
                 inner_mtu: u64::from(path_mtu) - 54,
+                overhead: 54,
                 tun_mtu: None,
                 fixed_tun_mtu: fixed,
                 clamped_mss: None,

@@ -8,7 +8,7 @@ use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkP
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType,
+    RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteType,
 };
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use nix::errno::Errno;
@@ -46,21 +46,39 @@ impl RouteSocket {
         destination: IpAddr,
         mark: u32,
     ) -> io::Result<Option<NamedRoute>> {
-        let request = RouteNetlinkMessage::GetRoute(question(source, destination, mark));
-        let payload = self.ask(request)?;
+        let question = question(source, destination, mark);
+        let payload = self.ask(RouteNetlinkMessage::GetRoute(question.clone()))?;
         if let NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(message)) = &payload {
             let route = named(message);
             return Ok(route.map(|route| match route.origin {
                 PathMtuOrigin::Device => {
                     NamedRoute { mtu: self.device_mtu(&route.device), ..route }
                 }
-                PathMtuOrigin::Route | PathMtuOrigin::Learned => route,
+                PathMtuOrigin::Route => route,
+                PathMtuOrigin::Learned => {
+                    NamedRoute { origin: self.origin_of_cached(&route, question), ..route }
+                }
             }));
         }
         let NetlinkPayload::Error(error) = payload else {
             return Err(io::ErrorKind::InvalidData.into());
         };
         no_route(error.to_io())
+    }
+
+    /// Where an MTU comes from that the kernel forgets. It keeps so what a route or device has as
+    /// well, once it has refused a packet for it.
+    fn origin_of_cached(&self, route: &NamedRoute, mut question: RouteMessage) -> PathMtuOrigin {
+        question.header.flags = RouteFlags::FibMatch;
+        let answer = self.ask(RouteNetlinkMessage::GetRoute(question));
+        let Ok(NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(entry))) = answer else {
+            return PathMtuOrigin::Learned;
+        };
+        match mtu_metric(&entry) {
+            Some(mtu) if mtu == route.mtu => PathMtuOrigin::Route,
+            None if self.device_mtu(&route.device) == route.mtu => PathMtuOrigin::Device,
+            Some(_) | None => PathMtuOrigin::Learned,
+        }
     }
 
     /// A device's MTU in bytes; 0 where the kernel does not tell.
@@ -131,14 +149,13 @@ fn named(message: &RouteMessage) -> Option<NamedRoute> {
     if matches!(message.header.kind, RouteType::Unreachable | RouteType::BlackHole) {
         return None;
     }
-    let (mut link, mut gateway, mut mtu, mut expires) = (None, None, None, Duration::ZERO);
+    let (mut link, mut gateway, mut expires) = (None, None, Duration::ZERO);
+    let mtu = mtu_metric(message);
     for attribute in &message.attributes {
         if let RouteAttribute::Oif(index) = attribute {
             link = Some(*index);
         } else if let RouteAttribute::Gateway(address) = attribute {
             gateway = ip(address);
-        } else if let RouteAttribute::Metrics(metrics) = attribute {
-            mtu = metrics.iter().find_map(mtu_of);
         } else if let RouteAttribute::CacheInfo(cached) = attribute {
             expires = Duration::from_millis(u64::from(cached.expires) * MILLISECONDS);
         }
@@ -164,6 +181,14 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
     } else {
         None
     }
+}
+
+/// The MTU that a route has of its own.
+fn mtu_metric(route: &RouteMessage) -> Option<u32> {
+    route.attributes.iter().find_map(|attribute| {
+        let RouteAttribute::Metrics(metrics) = attribute else { return None };
+        metrics.iter().find_map(mtu_of)
+    })
 }
 
 fn mtu_of(metric: &RouteMetric) -> Option<u32> {

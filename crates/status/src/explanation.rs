@@ -177,8 +177,12 @@ pub struct EncapsulationStatus {
     /// Seconds after which the kernel forgets a learned one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub path_mtu_expires: Option<u64>,
-    /// The largest plain packet that fits, in bytes.
+    /// The largest plain packet of its family that passes, in bytes: the largest that fits, and of
+    /// IPv6 at least 1280, whose ESP leaves in fragments where less fits.
     pub inner_mtu: u64,
+    /// Bytes that ESP adds to the largest packet that fits.
+    #[serde(default)]
+    pub overhead: u64,
     /// MTU of the TUN, which the kernel tells senders, in bytes; nothing in inline mode.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub tun_mtu: Option<u32>,

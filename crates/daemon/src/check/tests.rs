@@ -287,3 +287,41 @@ fn many_findings_of_a_rule_are_bounded() {
     assert_eq!(found.len(), MOST);
     assert!(found.last().unwrap().contains("… and 490 more like this"), "{found:?}");
 }
+
+/// A gateway with an address in the net behind it, which sends all into the tunnel.
+fn all_into_the_tunnel(extra: &[&str]) -> Vec<String> {
+    let all = right().into_iter().map(|line| line.replace("10.2.0.0/24", "0.0.0.0/0"));
+    let all = all.map(|line| line.replace(" tmpl", " priority 9 tmpl"));
+    let lines: Vec<_> = all.chain(extra.iter().map(|line| (*line).to_owned())).collect();
+    let own = ["10.9.0.1", "10.1.0.1"].map(|own| own.parse().unwrap());
+    findings_of(&lines, HostSettings { addresses: Some(own.into()), ..host() })
+}
+
+#[test]
+fn policy_that_takes_the_gateways_answers_to_its_own_hosts_is_found() {
+    let found = all_into_the_tunnel(&[]);
+    assert_eq!(found.len(), 1, "{found:?}");
+    for words in [
+        "warning: `policy src 10.1.0.0/24 dst 0.0.0.0/0 dir out priority 9` takes what the gateway \
+         sends from 10.1.0.1 to hosts in 10.1.0.0/24",
+        "policy add src 10.1.0.0/24 dst 10.1.0.0/24 dir out, and the same with",
+    ] {
+        assert!(found[0].contains(words), "{found:?}");
+    }
+    let late = all_into_the_tunnel(&["xfrm policy add dst 10.1.0.0/24 dir out priority 10"]);
+    assert!(late.iter().any(|line| line.contains("takes what the gateway sends")), "{late:?}");
+}
+
+#[test]
+fn answers_to_own_hosts_that_stay_outside_are_right() {
+    let pass = "xfrm policy add src 10.1.0.0/24 dst 10.1.0.0/24 dir out priority 1";
+    assert_eq!(all_into_the_tunnel(&[pass]), Vec::<String>::new());
+    let own = |own: &[&str]| Some(own.iter().map(|own| own.parse().unwrap()).collect());
+    for (lines, addresses) in [
+        (right(), own(&["10.9.0.1", "10.1.0.1"])),
+        (transport("src 10.9.0.0/24 dst 10.9.0.0/24"), own(&["10.9.0.1"])),
+    ] {
+        let found = findings_of(&lines, HostSettings { addresses, ..host() });
+        assert_eq!(found, Vec::<String>::new());
+    }
+}

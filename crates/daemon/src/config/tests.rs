@@ -25,7 +25,16 @@ fn config_errors_name_place_and_expectation() {
             "[host]\n tum = 'x'",
             "c.toml:2:2: unknown field `tum`, expected one of `tun`, `mtu`, `clamp_mss`",
         ),
-        ("[host]\nmtu = 100", "c.toml:2:7: an MTU of 100 bytes; it has to be from 576 to 65535"),
+        ("[host]\nmtu = 100", "c.toml:2:7: an MTU of 100 bytes; it has to be from 1280 to 65535"),
+        (
+            "[host]\nmtu = 1279",
+            "it has to be from 1280 to 65535. Below 1280 the kernel switches IPv6 off on the TUN. For a \
+             narrower path set the MTU of the route to the peer: ip route change … mtu N",
+        ),
+        (
+            "[host]\nmtu = 65536",
+            "c.toml:2:7: an MTU of 65536 bytes; it has to be from 1280 to 65535",
+        ),
         (
             "[host]\ntun = 'sixteen-letters-'",
             "c.toml:2:7: \"sixteen-letters-\" can't be an interface's name",
@@ -69,7 +78,7 @@ fn config_errors_name_place_and_expectation() {
         ("[runtime]\nworkers = 257", "c.toml:2:11: 257 workers; there have to be 1 to 256"),
         ("[crypto]\nbackend = 'ring'", "expected one of `auto`, `ipsec-mb`, `portable`"),
         ("x", "c.toml:1:2: "),
-        ("[host]\nmtu = -1", "c.toml:2:7: an MTU of -1 bytes; it has to be from 576 to 65535"),
+        ("[host]\nmtu = -1", "c.toml:2:7: an MTU of -1 bytes; it has to be from 1280 to 65535"),
         ("[host]\ntun = 'all'", "c.toml:2:7: \"all\" can't be an interface's name"),
         ("[host]\nguard = true", "c.toml:2:9: expected text in quotes"),
         (

@@ -93,19 +93,30 @@ pub enum Mtu {
     /// As large as the largest packet that fits into a tunnel in use.
     #[default]
     Auto,
-    /// Bytes, 576 (RFC 791's least) to 65535.
+    /// Bytes, 1280 (RFC 8200's least) to 65535.
     Fixed(u16),
+}
+
+impl Mtu {
+    /// Below that the kernel switches IPv6 off, and with it goes each IPv6 route into the TUN
+    /// (`net/ipv6/addrconf.c: addrconf_notify`).
+    pub(crate) const LEAST: u16 = 1280;
 }
 
 impl TryFrom<i64> for Mtu {
     type Error = String;
 
     fn try_from(bytes: i64) -> Result<Self, String> {
+        if bytes < i64::from(Self::LEAST) {
+            return Err(format!(
+                "an MTU of {bytes} bytes; it has to be from 1280 to 65535. Below 1280 the kernel \
+                 switches IPv6 off on the TUN. For a narrower path set the MTU of the route to the \
+                 peer: ip route change … mtu N"
+            ));
+        }
         u16::try_from(bytes)
-            .ok()
-            .filter(|bytes| *bytes >= 576)
             .map(Self::Fixed)
-            .ok_or_else(|| format!("an MTU of {bytes} bytes; it has to be from 576 to 65535"))
+            .map_err(|_| format!("an MTU of {bytes} bytes; it has to be from 1280 to 65535"))
     }
 }
 

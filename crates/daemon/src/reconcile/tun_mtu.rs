@@ -11,10 +11,6 @@ use uxfrm_engine::{Direction, HostAddresses, HostView, Moment, Sa, Sad, Snapshot
 use super::kernel_tables::Routes;
 use crate::{clock::now, config::Mtu, routes::LastingMtus};
 
-/// Below that the kernel switches IPv6 off, and with it goes each route into the TUN (`net/ipv6/
-/// addrconf.c: addrconf_notify`).
-const LEAST: u16 = 1280;
-
 /// For so long another MTU has to be right before the TUN gets it: a state that goes before the
 /// next one comes changes nothing. The first one is there at once.
 const SETTLED: Duration = Duration::from_secs(10);
@@ -97,7 +93,7 @@ impl TunMtu {
         let begun = now();
         let own = routes.own().iter().copied().collect();
         if let Some(mtu) = largest(&snapshot.sad, &own, &routes.lasting_mtus()) {
-            self.want(mtu.max(LEAST), at);
+            self.want(mtu.max(Mtu::LEAST), at);
         }
         self.look = at.plus(now().since(begun) * SHARE);
     }

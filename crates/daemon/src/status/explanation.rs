@@ -294,12 +294,17 @@ fn state_step(explained: &StateExplanation) -> FlowStep {
 }
 
 fn size_step(path: &ProtectedPath, settings: &Settings, flow: &FlowKey) -> FlowStep {
-    let ProtectedPath { path_mtu, inner_mtu, overhead, ends, .. } = path;
-    let text = format!(
-        "up to {inner_mtu} bytes fit: {path_mtu} towards {}, less {overhead} for ESP; larger ones \
-         with DF are answered by ICMP",
-        ends.1
-    );
+    let ProtectedPath { path_mtu, inner_mtu, limit, overhead, ends, .. } = path;
+    let fits = format!("{path_mtu} towards {}, less {overhead} for ESP", ends.1);
+    let text = match limit > inner_mtu {
+        true => format!(
+            "up to {limit} bytes pass, the least of IPv6: {fits}, so those above {inner_mtu} leave in \
+             fragments; larger ones are answered by ICMP"
+        ),
+        false => {
+            format!("up to {inner_mtu} bytes fit: {fits}; larger ones with DF are answered by ICMP")
+        }
+    };
     let mss = match clamped_mss(path, settings, flow) {
         Some(mss) => format!("TCP's SYNs announce {mss} bytes at most: `[host] clamp_mss` is on"),
         None => "TCP's SYNs stay as they are: `[host] clamp_mss` is off".to_owned(),
@@ -398,7 +403,8 @@ fn encapsulation(path: &ProtectedPath, settings: &Settings, flow: &FlowKey) -> E
         path_mtu: path.path_mtu,
         path_mtu_origin: None,
         path_mtu_expires: None,
-        inner_mtu: path.inner_mtu as u64,
+        inner_mtu: path.limit as u64,
+        overhead: path.overhead as u64,
         tun_mtu: None,
         fixed_tun_mtu: None,
         clamped_mss: clamped_mss(path, settings, flow),

@@ -3,6 +3,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use uxfrm_packet::Version;
+
 use super::policies::PolicyExplanation;
 use super::states::{TemplateExplanation, near_outbound};
 use crate::bundle::{self, Bundle, Deciding};
@@ -50,6 +52,8 @@ pub struct ProtectedPath {
     pub path_mtu: u16,
     /// The largest plain packet that fits, in bytes.
     pub inner_mtu: usize,
+    /// The largest that passes: of IPv6 at least 1280 bytes, in fragments where less fits.
+    pub limit: usize,
     /// Bytes that a plain packet of `inner_mtu` bytes gains, headers, padding and ICV.
     pub overhead: usize,
     /// The device that encrypts, if one does.
@@ -156,6 +160,13 @@ fn templates(
     explained
 }
 
+const fn version(flow: &FlowKey) -> Version {
+    match flow.destination {
+        IpAddr::V4(_) => Version::V4,
+        IpAddr::V6(_) => Version::V6,
+    }
+}
+
 impl ProtectedPath {
     fn of(bundle: &Bundle, flow: &FlowKey) -> Self {
         let states: Vec<_> = bundle.layers.iter().map(|layer| Arc::clone(&layer.sa)).collect();
@@ -170,6 +181,7 @@ impl ProtectedPath {
             ends,
             path_mtu: bundle.mtu,
             inner_mtu,
+            limit: bundle.limit(version(flow)),
             overhead: usize::from(bundle.mtu).saturating_sub(inner_mtu),
             device: bundle.device,
         }

@@ -5,8 +5,8 @@ use uxfrm_engine::explain::outbound::{OutboundExplanation, OutboundOutcome};
 use uxfrm_engine::explain::policies::{MAX_NEAR_POLICIES, PolicyMisfit};
 use uxfrm_engine::explain::states::{MAX_NEAR_STATES, StateMisfit};
 use uxfrm_engine::{
-    Action, Direction, DropReason, FlowKey, IfId, Mark, Mode, Policy, PolicyKind, PortMask, Prefix,
-    Priority, Reqid, SaConfig, Selector, Spi,
+    Action, Direction, DropReason, Family, FlowKey, IfId, Mark, Mode, Policy, PolicyKind, PortMask,
+    Prefix, Priority, Reqid, SaConfig, Selector, Spi,
 };
 use uxfrm_packet::IpPacket;
 use uxfrm_testkit::{FIRST_SPI, IpsecSetup, PairDirection, TestGateway, TestGatewayPair, packets};
@@ -104,7 +104,7 @@ fn protected_packet_is_told_with_ends_and_mtu() {
     assert_eq!(protection.states[0].id().spi, Spi(FIRST_SPI));
     // 20 outer, 8 ESP, 8 IV, 2 trailer, 16 ICV, and padding to 4 bytes.
     assert_eq!((protection.path_mtu, protection.inner_mtu), (1500, 1446));
-    assert_eq!(protection.overhead, 54);
+    assert_eq!((protection.overhead, protection.limit), (54, 1446));
     let elsewhere = outbound(&pair.left, &flow("172.16.0.1:7", "172.17.0.1:9"));
     assert!(matches!(elsewhere.outcome, OutboundOutcome::Plain));
 }
@@ -228,4 +228,18 @@ fn policy_in_where_fwd_is_missing_is_named() {
     assert_eq!(explained.outcome, InboundOutcome::Dropped(DropReason::InNoPolicy));
     assert_eq!(explained.policies.direction, Direction::Forward);
     assert_eq!(explained.policies.near[0].misfit, PolicyMisfit::Direction);
+}
+
+/// IPv6 senders are never told less than 1280: ESP leaves in fragments then.
+#[test]
+fn ipv6_passes_up_to_its_least_mtu_where_less_fits() {
+    for (mtu, fits, limit) in [(1500, 1446, 1446), (1300, 1246, 1280)] {
+        let mut setup = IpsecSetup::new(Mode::Tunnel, Family::V6, Family::V4);
+        setup.settings.mtu = mtu;
+        let pair = TestGatewayPair::new(&setup);
+        let explained = outbound(&pair.left, &flow("[fd00:1::1]:7", "[fd00:2::1]:9"));
+        let OutboundOutcome::Protected(path) = explained.outcome else { panic!("{explained:?}") };
+        assert_eq!((path.path_mtu, path.inner_mtu, path.limit), (mtu, fits, limit));
+        assert_eq!(path.overhead, 54);
+    }
 }
