@@ -4,6 +4,8 @@
 //! With one tunnel the kernel itself then tells all senders what fits, its own from the first SYN
 //! on. With several nobody gets less than what fits; who gets more than that hears from the engine.
 
+pub(crate) mod relay;
+
 use std::{sync::Arc, time::Duration};
 
 use uxfrm_engine::{Direction, HostAddresses, HostView, Moment, Sa, Sad, Snapshot};
@@ -14,6 +16,9 @@ use crate::{clock::now, config::Mtu, routes::LastingMtus};
 /// For so long another MTU has to be right before the TUN gets it: a state that goes before the
 /// next one comes changes nothing. The first one is there at once.
 const SETTLED: Duration = Duration::from_secs(10);
+
+/// The TUN's least MTU where the engine judges sizes, and not the kernel.
+const UNJUDGED: u16 = 1500;
 
 /// Looking through all states takes at most one part in so many of the control thread's time.
 const SHARE: u32 = 100;
@@ -92,7 +97,11 @@ impl TunMtu {
         (self.is_outdated, self.host) = (false, snapshot.host.clone());
         let begun = now();
         let own = routes.own().iter().copied().collect();
-        if let Some(mtu) = largest(&snapshot.sad, &own, &routes.lasting_mtus()) {
+        let paths = routes.lasting_mtus();
+        if relay::relays(&snapshot.spd) {
+            // At once: until then the kernel may quote what came in ESP.
+            self.wanted = Some((paths.usual.max(UNJUDGED), Moment(0)));
+        } else if let Some(mtu) = largest(&snapshot.sad, &own, &paths) {
             self.want(mtu.max(Mtu::LEAST), at);
         }
         self.look = at.plus(now().since(begun) * SHARE);

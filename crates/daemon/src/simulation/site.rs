@@ -290,12 +290,14 @@ impl Site {
         self.policies = Some(saved.to_text());
     }
 
-    /// The TUN's MTU is that of the largest packet that fits into a tunnel.
+    /// The TUN's MTU is that of the largest packet that fits into a tunnel; of a hub all of it.
     pub(super) fn expect_tun_fits(&self) {
         let Some(run) = &self.run else { return };
         let own = self.own().into_iter().collect();
         let paths = LastingMtus { usual: 1500, narrow: PathMtus::new() };
         let fits = tun_mtu::largest(&run.database.current().sad, &own, &paths);
+        let relays = tun_mtu::relay::relays(&run.database.current().spd);
+        let fits = if relays { Some(paths.usual) } else { fits };
         if fits.is_some() {
             assert_eq!(self.kernel.tun_mtu(), fits, "the TUN of site {}", self.number);
         }
