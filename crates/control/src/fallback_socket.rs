@@ -12,7 +12,7 @@
 //! | `uxfrm/udp/4500/c0000201`, an IKE daemon's | `/run/uxfrm/4026531833/udp.4500.c0000201` |
 //!
 //! A gateway that starts removes directories in which nobody has a socket and that no gateway holds
-//! by a lock (`flock`).
+//! by a lock (`flock`) of `/run/uxfrm/4026531833.lock`, which nobody but its owner may open.
 //!
 //! Clients try the file first, so that another owner of the name cannot make them wait. The file of
 //! a killed gateway refuses connections and is treated as missing.

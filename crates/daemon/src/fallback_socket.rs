@@ -2,6 +2,7 @@
 //! ([`uxfrm_control::fallback_socket`]), as a gateway makes them.
 
 mod left_behind;
+mod lock_file;
 
 use std::{
     fs::{self, File, Permissions},
@@ -25,6 +26,8 @@ pub(crate) use uxfrm_control_client::fallback_socket::find;
 
 /// Mode bits by which others than the owner may write.
 const SHARED: u32 = 0o022;
+/// Who has this file's lock is alone in the directory of directories.
+const LOCK: &str = "lock";
 
 /// The file of a socket, which goes with it.
 #[derive(Debug)]
@@ -82,32 +85,23 @@ pub(crate) fn own() -> Option<PathBuf> {
 /// As [`make`].
 pub(crate) fn lock() -> io::Result<Flock<File>> {
     own_directory()?;
-    Flock::lock(File::open(DIRECTORY)?, FlockArg::LockExclusive).map_err(|(_, errno)| errno.into())
+    lock_file::wait(&Path::new(DIRECTORY).join(LOCK))
 }
 
 /// Has this gateway's directory, as long as what is returned is kept, and removes those that
-/// gateways of other network namespaces have left: a namespace has another number each time. Any
-/// user may lock a directory, so nothing waits for a lock; without one nothing is removed.
-///
-/// # Errors
-/// As [`make`]; `EAGAIN` when somebody else has the lock.
-pub(crate) fn hold() -> io::Result<Flock<File>> {
-    own_directory()?;
-    let parent = Path::new(DIRECTORY);
-    let own = file(NAME)?.parent().map(Path::to_owned).ok_or(Errno::ENOENT)?;
-    // Another that starts makes its directory and holds it meanwhile.
-    if let Ok(_alone) = at_once(parent, FlockArg::LockExclusiveNonblock) {
-        left_behind::remove(parent, &own);
-        // Somebody else may have removed it before.
-        own_directory()?;
-        return at_once(&own, FlockArg::LockSharedNonblock);
-    }
-    at_once(&own, FlockArg::LockSharedNonblock)
-}
-
-/// Locks a directory, if nobody else has it.
-fn at_once(directory: &Path, how: FlockArg) -> io::Result<Flock<File>> {
-    Flock::lock(File::open(directory)?, how).map_err(|(_, errno)| errno.into())
+/// gateways of other network namespaces have left: a namespace has another number each time.
+/// `None` where there is no directory that is ours alone, or where it can't be had, which is
+/// logged.
+pub(crate) fn hold() -> Option<Flock<File>> {
+    let own = own()?;
+    let held = lock().and_then(|_alone| {
+        left_behind::remove(Path::new(DIRECTORY), &own);
+        lock_file::at_once(&lock_file::of(&own), FlockArg::LockSharedNonblock)
+    });
+    let failed = |error: &io::Error| {
+        tracing::warn!(%error, directory = ?own, "another gateway's start may remove the directory");
+    };
+    held.inspect_err(failed).ok()
 }
 
 /// Removes what a gateway that was killed has left at `path`.

@@ -1,7 +1,8 @@
 //! Directories of gateways whose network namespace is gone, or who have ended in one that is there.
 //!
-//! A running gateway holds its directory by a shared lock. One that nobody holds, and in which no
-//! socket has anybody behind it, is removed with its sockets. Whatever else is in it stays.
+//! A running gateway holds its directory by a shared lock of the file beside it ([`lock_file`]). A
+//! directory that nobody holds, and in which no socket has anybody behind it, is removed with its
+//! sockets and that file. Whatever else is in it stays.
 
 use std::{
     fs::{self, DirEntry},
@@ -11,7 +12,7 @@ use std::{
 
 use nix::{fcntl::FlockArg, sys::socket::SockType, unistd::Uid};
 
-use super::{at_once, is_left_behind};
+use super::{is_left_behind, lock_file};
 
 /// Kinds of sockets that there are.
 const KINDS: [SockType; 3] = [SockType::Stream, SockType::SeqPacket, SockType::Datagram];
@@ -35,13 +36,17 @@ fn is_of_namespace(directory: &DirEntry) -> bool {
 }
 
 fn remove_unheld(directory: &Path) {
-    let Ok(_unheld) = at_once(directory, FlockArg::LockExclusiveNonblock) else { return };
+    let lock = lock_file::of(directory);
+    let Ok(_unheld) = lock_file::at_once(&lock, FlockArg::LockExclusiveNonblock) else { return };
     let Ok(files) = fs::read_dir(directory) else { return };
     let files: Vec<_> = files.flatten().map(|file| file.path()).collect();
     if files.iter().all(|file| has_nobody(file)) {
         // One that is not empty stays.
         files.iter().for_each(|file| drop(fs::remove_file(file)));
-        let _stays = fs::remove_dir(directory);
+        let removed = fs::remove_dir(directory).and_then(|()| fs::remove_file(&lock));
+        if let Err(error) = removed {
+            tracing::debug!(%error, ?directory, "what a gateway has left stays");
+        }
     }
 }
 
@@ -55,6 +60,8 @@ fn has_nobody(file: &Path) -> bool {
 mod tests {
     use std::os::unix::net::{UnixDatagram, UnixListener};
 
+    use nix::fcntl::Flock;
+
     use super::*;
 
     #[test]
@@ -64,7 +71,12 @@ mod tests {
         for name in ["1", "2", "3", "4", "5", "6", "names"] {
             fs::create_dir(at(name)).unwrap();
         }
-        let held = at_once(&at("2"), FlockArg::LockSharedNonblock).unwrap();
+        let lock = |name: &str| lock_file::of(&at(name));
+        let held = lock_file::at_once(&lock("2"), FlockArg::LockSharedNonblock).unwrap();
+        // What any user may do to a directory is neither a gateway nor in its way.
+        let directory = |name: &str| fs::File::open(at(name)).unwrap();
+        let others = ["1", "2", "6"]
+            .map(|name| Flock::lock(directory(name), FlockArg::LockExclusiveNonblock).unwrap());
         drop(UnixListener::bind(at("3").join("stat")).unwrap());
         drop(UnixDatagram::bind(at("3").join("udp.4500")).unwrap());
         drop(UnixDatagram::bind(at("4").join("udp.4500")).unwrap());
@@ -76,8 +88,9 @@ mod tests {
         let all: Vec<_> = all.into_iter().filter(left).collect();
         assert_eq!(all, ["2", "4", "5", "6", "names"]);
         assert!(at("4").join("udp.4500").exists(), "all of it or nothing");
-        drop((held, daemon));
+        assert!(lock("2").exists() && !lock("1").exists() && !lock("3").exists());
+        drop((held, daemon, others));
         remove(parent.path(), &at("6"));
-        assert!(!at("2").exists() && !at("4").exists());
+        assert!(!at("2").exists() && !at("4").exists() && !lock("2").exists());
     }
 }
