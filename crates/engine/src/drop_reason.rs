@@ -281,7 +281,7 @@ drop_reasons! {
     /// Inbound: the number may have been received before uxfrm started: after a crash the window
     /// begins at the reserved edge. See `docs/sequence-numbers.md`.
     InBeforeRestart => "in_before_restart", Some(X::InStateSeqError),
-        "uxfrm was restarted after a crash. It ends once the peer's numbers are above the edge.",
+        "A crash here, or the peer numbers anew with old keys. It ends above the reserved edge.",
         "Wait, or rekey, which ends it at once.";
     /// Inbound: an authentic number above the edge reserved on the disk; the next ones pass as soon
     /// as more is reserved.

@@ -125,7 +125,7 @@ impl Sources {
     }
 
     fn explain(
-        &self,
+        &mut self,
         query: &FlowQuery,
         posted: &Posted,
     ) -> Result<FlowExplanation, RequestRefusal> {
@@ -134,7 +134,7 @@ impl Sources {
             "inline" => String::new(),
             _host => self.identity.tun.clone(),
         };
-        let mut explanation = explain(&snapshot, &self.settings, query)?;
+        let mut explanation = explain(&snapshot, &self.settings, query, self.drops.peers())?;
         if let (Some(outer), Mtu::Fixed(bytes)) = (&mut explanation.encapsulation, posted.post.mtu)
         {
             outer.fixed_tun_mtu = Some(bytes);

@@ -3,8 +3,8 @@
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use uxfrm_engine::{
-    Action, Direction, DropReason, FlowKey, MssClamp, PolicyEntry, PolicyLookup, Sa, Settings,
-    Snapshot, Spi,
+    Action, Direction, DropReason, FlowKey, Moment, MssClamp, PolicyEntry, PolicyLookup, Sa,
+    Settings, Snapshot, Spi,
     explain::{
         inbound::{InboundExplanation, InboundOutcome, ReceivedEsp, StateExplanation},
         outbound::{OutboundExplanation, OutboundOutcome, ProtectedPath},
@@ -23,9 +23,10 @@ use uxfrm_status::{
     quantity::{count, things},
 };
 
+use super::peer_drops::{DroppedPackets, PeerDrops};
 use crate::{clock::now, wording};
 
-/// Explains a flow by a snapshot; `settings` are a worker's.
+/// Explains a flow by a snapshot and what was dropped lately; `settings` are a worker's.
 ///
 /// # Errors
 /// When the query asks for what no packet can be.
@@ -33,6 +34,7 @@ pub(super) fn explain(
     snapshot: &Snapshot,
     settings: &Settings,
     query: &FlowQuery,
+    drops: PeerDrops<'_>,
 ) -> Result<FlowExplanation, RequestRefusal> {
     let FlowQuery { source, destination, esp, .. } = *query;
     if source.is_ipv4() != destination.is_ipv4() {
@@ -46,7 +48,7 @@ pub(super) fn explain(
     let is_inbound = || esp.is_some() || settings.addresses.holds(destination);
     let way = query.way.unwrap_or_else(|| if is_inbound() { FlowWay::In } else { FlowWay::Out });
     Ok(match way {
-        FlowWay::Out => outbound(snapshot, &settings, &flow),
+        FlowWay::Out => outbound(snapshot, &settings, &flow, drops),
         FlowWay::In => inbound(snapshot, &settings, &flow, esp),
     })
 }
@@ -64,7 +66,12 @@ fn flow(query: &FlowQuery) -> FlowKey {
     }
 }
 
-fn outbound(snapshot: &Snapshot, settings: &Settings, flow: &FlowKey) -> FlowExplanation {
+fn outbound(
+    snapshot: &Snapshot,
+    settings: &Settings,
+    flow: &FlowKey,
+    drops: PeerDrops<'_>,
+) -> FlowExplanation {
     let explained = OutboundExplanation::of(snapshot, settings, flow, now());
     let mut steps = vec![policy_step(&explained.policies)];
     steps.extend(explained.templates.iter().map(template_step));
@@ -74,7 +81,7 @@ fn outbound(snapshot: &Snapshot, settings: &Settings, flow: &FlowKey) -> FlowExp
         }
         OutboundOutcome::Protected(path) => {
             steps.push(size_step(path, settings, flow));
-            steps.extend(traffic_step(snapshot, path));
+            steps.extend(traffic_step(snapshot, path, drops));
             (FlowOutcome::LeavesProtected, protected_words(path))
         }
         OutboundOutcome::Waits => (
@@ -319,9 +326,16 @@ fn clamped_mss(path: &ProtectedPath, settings: &Settings, flow: &FlowKey) -> Opt
     }
 }
 
-/// What the counters say of the path: a tunnel that only sends.
-fn traffic_step(snapshot: &Snapshot, path: &ProtectedPath) -> Option<FlowStep> {
+/// What the counters and dropped packets say of the path: a tunnel that only sends.
+fn traffic_step(
+    snapshot: &Snapshot,
+    path: &ProtectedPath,
+    drops: PeerDrops<'_>,
+) -> Option<FlowStep> {
     let out = path.states.last()?;
+    if let Some(step) = refused_step(snapshot, path, out, drops) {
+        return Some(step);
+    }
     let back = snapshot.sad.iter().find(|sa| {
         sa.source() == path.ends.1
             && sa.id().destination == path.ends.0
@@ -331,7 +345,10 @@ fn traffic_step(snapshot: &Snapshot, path: &ProtectedPath) -> Option<FlowStep> {
     let sent = out.usage().packets();
     let Some(back) = back else {
         let text = format!("no state for answers from {}: nothing can come back", path.ends.1);
-        return Some(FlowStep::new("path", text).with_result(StepResult::Doubtful));
+        let unknown = drops.by_unknown_spi((path.ends.1, path.ends.0), Moment(0));
+        let words = unknown.map(|dropped| dropped.unknown_spi_words(path.ends.1));
+        let step = FlowStep::new("path", text).with_result(StepResult::Doubtful);
+        return Some(step.with_notes(words.into_iter().collect()));
     };
     let (received, failures) = (back.usage().packets(), back.usage().failures());
     let spi = back.id().spi;
@@ -342,6 +359,9 @@ fn traffic_step(snapshot: &Snapshot, path: &ProtectedPath) -> Option<FlowStep> {
              differ, or `flag esn` does"
         );
         return Some(FlowStep::new("path", text).with_result(StepResult::Doubtful));
+    }
+    if let Some(step) = dropped_step(path, back, drops) {
+        return Some(step);
     }
     let silence = back.usage().last_used().map(|last| now().since(last));
     let sends = out.usage().last_used().is_some_and(|last| now().since(last) < SILENCE);
@@ -358,6 +378,44 @@ fn traffic_step(snapshot: &Snapshot, path: &ProtectedPath) -> Option<FlowStep> {
     let text = format!("sent {sent} and received none by {spi}{since}");
     let suspects = suspects(path, out);
     Some(FlowStep::new("path", text).with_result(StepResult::Doubtful).with_notes(suspects))
+}
+
+/// What this host's kernel refused to send. Which peer's it was is known only if no other peer was
+/// sent to at that time.
+fn refused_step(
+    snapshot: &Snapshot,
+    path: &ProtectedPath,
+    out: &Sa,
+    drops: PeerDrops<'_>,
+) -> Option<FlowStep> {
+    let refused = drops.refused_since(out.usage().last_used()?)?;
+    let (own, peer) = path.ends;
+    let is_other = |sa: &Arc<Sa>| {
+        sa.id().destination != peer
+            && sa.id().destination != own
+            && sa.usage().last_used().is_some_and(|used| refused.may_be_of(used))
+    };
+    let (result, doubt) = match snapshot.sad.iter().any(is_other) {
+        true => (StepResult::Doubtful, ", of this peer or of others"),
+        false => (StepResult::Fails, ""),
+    };
+    let step = FlowStep::new("path", refused.refused_words() + doubt).with_result(result);
+    Some(step.with_notes(refused.advice()))
+}
+
+/// What came from the peer since it was last heard, and was dropped here.
+fn dropped_step(path: &ProtectedPath, back: &Sa, drops: PeerDrops<'_>) -> Option<FlowStep> {
+    let (own, peer) = path.ends;
+    let heard = back.added().max(back.usage().last_used().unwrap_or_default());
+    let by_state = drops.by_state(back).map(|dropped| (dropped.state_words(), dropped));
+    let by_none = || {
+        let dropped = drops.by_unknown_spi((peer, own), heard)?;
+        let known = format!("; the state for it has {}", back.id().spi);
+        Some((dropped.unknown_spi_words(peer) + &known, dropped))
+    };
+    let (text, dropped): (_, DroppedPackets) = by_state.or_else(by_none)?;
+    let step = FlowStep::new("path", text).with_result(StepResult::Doubtful);
+    Some(step.with_notes(dropped.advice()))
 }
 
 /// Why nothing comes back, the likeliest first. What the peer drops shows at the peer alone.
