@@ -131,7 +131,7 @@ drop_reasons! {
     /// since the start.
     OutHeld => "out_held", Some(X::OutPolBlock),
         "Who put the policy in, an IKE daemon or `ip xfrm` lines, has not done it again since.",
-        "`uxfrm check CONFIG` lists what is held; start that daemon or script, or `uxfrm release`.";
+        "Start that daemon or script. If it runs, install its traps anew; or `uxfrm release`.";
     /// Outbound: no policy matches and the default is block.
     OutDefaultBlock => "out_default_block", Some(X::OutPolBlock),
         "The default for `out` is block, and no policy was made for this flow.",
@@ -391,7 +391,7 @@ drop_reasons! {
     /// since the start.
     InHeld => "in_held", Some(X::InPolBlock),
         "Who put the policy in, an IKE daemon or `ip xfrm` lines, has not done it again since.",
-        "`uxfrm check CONFIG` lists what is held; start that daemon or script, or `uxfrm release`.";
+        "Start that daemon or script. If it runs, install its traps anew; or `uxfrm release`.";
     /// Inbound: a NAT keepalive (RFC 3948 §2.3): one byte 0xff, discarded as it should be.
     InKeepalive => "in_keepalive", None,
         "The peer keeps its NAT's mapping open.",

@@ -1,7 +1,8 @@
 //! What the kernel does with a packet before the gateway has it and after: routes, forwarding, the
 //! check of ways back. The gateway explains its own part; [`complete`] adds the host's.
 //!
-//! It reads `/proc/sys/net` and asks rtnetlink, in the calling thread's network namespace. No privilege is needed; what can't be read is said in a step.
+//! It reads `/proc/sys/net` and asks rtnetlink, in the calling thread's network namespace. No
+//! privilege is needed; what can't be read is said in a step.
 //!
 //! | module | content |
 //! | --- | --- |

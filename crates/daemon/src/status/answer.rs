@@ -165,7 +165,9 @@ impl Sources {
         let dropped = drop_counts(&posted.post);
         totals.dropped_by_reason = reasons(&dropped).nonzero();
         totals.dropped = totals.dropped_by_reason.total();
-        let page = survey.page(from, query.limit());
+        let mut page = survey.page(from, query.limit());
+        let drops = self.drops.peers();
+        page.tunnels.iter_mut().for_each(|tunnel| drops.explain(tunnel));
         let status = GatewayStatus {
             gateway: self.identity_now(&snapshot, posted),
             at: unix_seconds(),

@@ -7,7 +7,7 @@ use uxfrm_engine::{
     Settings, Snapshot, Spi,
     explain::{
         inbound::{InboundExplanation, InboundOutcome, ReceivedEsp, StateExplanation},
-        outbound::{OutboundExplanation, OutboundOutcome, ProtectedPath},
+        outbound::{AcquireStage, OutboundExplanation, OutboundOutcome, ProtectedPath},
         policies::{NearPolicy, PolicyExplanation, PolicyMisfit},
         states::TemplateExplanation,
     },
@@ -84,20 +84,19 @@ fn outbound(
             steps.extend(traffic_step(snapshot, path, drops));
             (FlowOutcome::LeavesProtected, protected_words(path))
         }
-        OutboundOutcome::Waits => (
-            FlowOutcome::Waits,
-            "waits: an IKE daemon has been asked for a state, and packets wait for it".to_owned(),
-        ),
+        OutboundOutcome::Waits(progress) => (FlowOutcome::Waits, waits_words(*progress)),
         OutboundOutcome::Dropped(reason) => (FlowOutcome::Dropped, dropped_words(*reason)),
     };
     let encapsulation = match &explained.outcome {
         OutboundOutcome::Protected(path) => Some(encapsulation(path, settings, flow)),
-        OutboundOutcome::Plain | OutboundOutcome::Waits | OutboundOutcome::Dropped(_) => None,
+        OutboundOutcome::Plain | OutboundOutcome::Waits(_) | OutboundOutcome::Dropped(_) => None,
     };
-    let reason = match explained.outcome {
-        OutboundOutcome::Dropped(reason) => Some(reason),
-        OutboundOutcome::Waits => Some(DropReason::OutNoState),
-        OutboundOutcome::Plain | OutboundOutcome::Protected(_) => None,
+    let drop = match explained.outcome {
+        OutboundOutcome::Dropped(reason) => Some(advice(reason)),
+        OutboundOutcome::Waits(AcquireStage::Pending) => Some(unanswered()),
+        OutboundOutcome::Waits(AcquireStage::Due)
+        | OutboundOutcome::Plain
+        | OutboundOutcome::Protected(_) => None,
     };
     FlowExplanation {
         flow: flow.to_string(),
@@ -107,7 +106,7 @@ fn outbound(
         verdict,
         steps,
         encapsulation,
-        drop: reason.map(advice),
+        drop,
     }
 }
 
@@ -141,7 +140,10 @@ fn inbound(
     let (outcome, verdict) = match explained.outcome {
         InboundOutcome::Passes => {
             let words = match esp {
-                Some(_) => "comes in, if number and ICV are right",
+                Some(_) => {
+                    steps.push(filter_step());
+                    "comes in, if number and ICV are right"
+                }
                 None => "comes in plain: no policy asks for ESP",
             };
             (FlowOutcome::ComesIn, words.to_owned())
@@ -162,6 +164,13 @@ fn inbound(
         encapsulation: None,
         drop: reason.map(advice),
     }
+}
+
+/// What the gateway can't see: the kernel's packet filter has the packet after it.
+fn filter_step() -> FlowStep {
+    let text = "a packet filter of this host may still drop it: `nft list ruleset`; rules with \
+                `iifname` have to let the TUN's packets pass";
+    FlowStep::new("own filter", text)
 }
 
 /// The ESP packet, with what the query leaves open filled in by the state of its SPI.
@@ -436,6 +445,11 @@ fn suspects(path: &ProtectedPath, out: &Sa) -> Vec<String> {
                 .to_owned(),
         ]);
     }
+    suspects.push(
+        "does the peer forward (`sysctl net.ipv4.ip_forward`), and does a packet filter let ESP and \
+         what was in it pass, there or here? `nft list ruleset`"
+            .to_owned(),
+    );
     suspects.push(format!(
         "is {peer} the peer? There `tcpdump -ni any esp or udp port 4500` shows what arrives"
     ));
@@ -471,6 +485,25 @@ fn protected_words(path: &ProtectedPath) -> String {
         .map_or_else(String::new, |encap| format!(" in UDP to port {}", encap.destination_port));
     let (from, to) = path.ends;
     format!("leaves in ESP{udp}, {from} -> {to}, spi {}", spis.join(" "))
+}
+
+fn waits_words(progress: AcquireStage) -> String {
+    match progress {
+        AcquireStage::Due => "waits: it would have an IKE daemon asked for a state",
+        AcquireStage::Pending => {
+            "waits: an IKE daemon has been asked for a state, and packets wait for it"
+        }
+    }
+    .to_owned()
+}
+
+/// What keeps packets waiting once a key manager has been asked.
+fn unanswered() -> DropAdvice {
+    DropAdvice {
+        reason: DropReason::OutNoState.as_str().to_owned(),
+        cause: "A key manager is asked for a state and has not answered: see its log.".to_owned(),
+        next: "Compare proposals, secrets and identities at both ends: `swanctl --log`.".to_owned(),
+    }
 }
 
 fn dropped_words(reason: DropReason) -> String {

@@ -7,7 +7,11 @@
 use std::{collections::VecDeque, net::IpAddr, time::Duration};
 
 use uxfrm_engine::{DropReason, DropRecord, Moment, Sa, Spi};
-use uxfrm_status::quantity::{span, things};
+use uxfrm_status::{
+    health::Health,
+    quantity::{span, things},
+    tunnel::TunnelStatus,
+};
 
 /// Records that are older explain nothing of today.
 const RECENT: Duration = Duration::from_secs(300);
@@ -68,6 +72,25 @@ impl<'a> PeerDrops<'a> {
         self.latest(|record| {
             record.reason == DropReason::PortRefused && record.at.plus(SLACK) >= sealed
         })
+    }
+
+    /// Adds to a tunnel that is not well what belongs to its peer and to no state.
+    pub(super) fn explain(self, tunnel: &mut TunnelStatus) {
+        if tunnel.health == Health::Up {
+            return;
+        }
+        let ago =
+            |seconds: u64| Moment(self.now.0.saturating_sub(seconds.saturating_mul(1_000_000_000)));
+        let heard = tunnel.received.last_seconds_ago.map(ago).unwrap_or_default();
+        let unknown = self.by_unknown_spi((tunnel.remote, tunnel.local), heard);
+        let unknown = unknown.map(|dropped| dropped.unknown_spi_words(tunnel.remote));
+        // An idle tunnel has not missed an answer.
+        let sent = tunnel.sent.last_seconds_ago.filter(|_| tunnel.health.is_bad()).map(ago);
+        let refused = sent.and_then(|sent| self.refused_since(sent));
+        let refused = refused.map(|dropped| dropped.refused_words());
+        let parts = [tunnel.explanation.take(), unknown, refused];
+        let parts: Vec<_> = parts.into_iter().flatten().collect();
+        tunnel.explanation = (!parts.is_empty()).then(|| parts.join("; "));
     }
 
     /// The latest of those records, with how many packets those of its reason and SPI stand for.
@@ -132,4 +155,59 @@ impl DroppedPackets {
 /// Whether packets that are dropped for it were meant to pass.
 const fn is_refusal(reason: DropReason) -> bool {
     !matches!(reason, DropReason::InDummy | DropReason::InKeepalive)
+}
+
+#[cfg(test)]
+mod tests {
+    use uxfrm_engine::{DropSubject, EspEnds};
+
+    use super::*;
+
+    const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 9, 2, 1));
+    const OWN: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 9, 1, 1));
+
+    fn record(seconds: u64, reason: DropReason, from: Option<(IpAddr, u32)>) -> DropRecord {
+        let esp = from.map(|(source, spi)| EspEnds {
+            source,
+            destination: OWN,
+            spi: Spi(spi),
+            ports: None,
+        });
+        let at = Moment::from_secs(seconds);
+        let (subject, sequence, flow, packet) = (DropSubject::NOBODY, None, None, None);
+        DropRecord { at, reason, packets: 2, subject, esp, sequence, flow, packet }
+    }
+
+    #[test]
+    fn unknown_spi_is_told_of_its_peer_alone_and_since_it_was_heard() {
+        let unknown = DropReason::InNoState;
+        let other = IpAddr::from([10, 9, 3, 1]);
+        let records = VecDeque::from([
+            record(1000, unknown, Some((PEER, 0x1009))),
+            record(1001, unknown, Some((PEER, 0x1009))),
+            record(1002, unknown, Some((other, 0x2002))),
+            record(1003, DropReason::InForged, Some((PEER, 0x1002))),
+        ]);
+        let at = |seconds| PeerDrops::of(&records, Moment::from_secs(seconds));
+        let dropped = at(1011).by_unknown_spi((PEER, OWN), Moment(0)).unwrap();
+        let words = dropped.unknown_spi_words(PEER);
+        assert!(words.starts_with("4 packets came from 10.9.2.1 by SPI 0x00001009"), "{words}");
+        assert!(words.ends_with("10 s ago (in_no_state)"), "{words}");
+        let heard = Moment::from_secs(1002);
+        assert_eq!(at(1011).by_unknown_spi((PEER, OWN), heard), None);
+        assert_eq!(at(1011).by_unknown_spi((PEER, other), Moment(0)), None);
+        assert_eq!(at(1400).by_unknown_spi((PEER, OWN), Moment(0)), None, "too old");
+    }
+
+    #[test]
+    fn refused_packets_are_those_of_the_last_one_sealed() {
+        let records = VecDeque::from([record(1000, DropReason::PortRefused, None)]);
+        let drops = PeerDrops::of(&records, Moment::from_secs(1010));
+        let refused = drops.refused_since(Moment::from_secs(1001)).unwrap();
+        assert!(refused.refused_words().contains("2 packets, 10 s ago: port_refused"));
+        assert!(refused.advice()[1].contains("nft list ruleset"));
+        assert!(refused.may_be_of(Moment::from_secs(999)));
+        assert!(!refused.may_be_of(Moment::from_secs(900)));
+        assert_eq!(drops.refused_since(Moment::from_secs(1005)), None, "later ones left");
+    }
 }
