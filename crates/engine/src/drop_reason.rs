@@ -139,7 +139,7 @@ drop_reasons! {
     /// Outbound: a required template has no valid state, and nobody makes one: no key manager
     /// listens, or the template asks for an SPI that another state has.
     OutNoState => "out_no_state", Some(X::OutNoStates),
-        "No state fits the policy's template (reqid, mode, address, mark), or no IKE daemon runs.",
+        "No state fits the template (reqid, mode, address, family, mark), or no IKE daemon runs.",
         "Compare `uxfrm xfrm policy list dir out` with `uxfrm xfrm state list nokeys`.";
     /// Outbound: a required template has no valid state. Key managers were asked for one (acquire),
     /// and made none in time.
