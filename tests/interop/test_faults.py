@@ -212,6 +212,8 @@ FAULTS = [
     Fault("wrong key", change("far", "out state", KEYS["back"], WRONG_KEY), "back", Tunnel.drops, ("in_forged", SPIS["back"][2:])),
     Fault("wrong key, why", change("far", "out state", KEYS["back"], WRONG_KEY), "back", Tunnel.why_out, ("wrong ICV: the keys or algorithms of both ends differ",)),
     Fault("wrong SPI", change("far", "out state", SPIS["back"], "0x1009"), "back", Tunnel.drops, ("in_no_state", "0x00001009")),
+    Fault("wrong SPI, path", change("far", "out state", SPIS["back"], "0x1009"), "back", lambda tunnel: tunnel.there() or tunnel.why_out(), ("warn path", "by SPI 0x00001009, which no state here has", "in_no_state", "the state for it has 0x00001002", "cause:")),
+    Fault("wrong SPI, status", change("far", "out state", SPIS["back"], "0x1009"), "back", Tunnel.status_text, ("by SPI 0x00001009, which no state here has",)),
     Fault("wrong SPI, why", change("far", "out state", SPIS["back"], "0x1009"), "back", lambda tunnel: tunnel.why_in("0x1009"), ("no state has dst 10.9.0.1 spi 0x00001009", "nearest", "0x00001002")),
     Fault("near selector", change("near", "out", FAR_NET, "10.3.0.0/24"), "there", Tunnel.why_out, ("leaves PLAIN by wire0", "dst 10.3.0.0/24", "the destination is not in it")),
     Fault("far selector", change("far", "out", NEAR_NET, "10.3.0.0/24"), "back", lambda tunnel: json.dumps(tunnel.reasons()), ("in_unprotected",)),
@@ -293,6 +295,41 @@ def test_the_near_end_names_a_peer_that_numbers_anew(tunnel):
     forget_numbers(tunnel.far)
     tunnel.back()
     says(tunnel.drops, "in_replay", SPIS["back"][2:])
+    says(tunnel.why_out, "warn path", "in_replay")
+
+
+def test_the_near_end_names_packets_that_its_own_filter_refuses(tunnel):
+    """They do not leave, so `why` fails; once they leave again it forgets them."""
+    tunnel.start()
+    tunnel.there()
+    left = tunnel.sites.left
+    left.run("nft", "table ip fault { chain refuse { type filter hook output priority 0; ip protocol esp drop; }; }")
+    try:
+        tunnel.there()
+        said = says(tunnel.why_out, "fail path", "port_refused", "nft list ruleset")
+        assert "does not get through (path)" in said, said
+        command = ["ip", "netns", "exec", left.name, str(tunnel._uxfrm), "why", NEAR_HOST, FAR_HOST]
+        assert subprocess.run(command, capture_output=True).returncode == 1
+    finally:
+        left.run("nft", "delete table ip fault")
+
+    def leaves():
+        tunnel.there(count=1)
+        return "fail path" not in tunnel.why_out()
+
+    patience.wait_for(leaves, tunnel.why_out)
+
+
+def test_the_near_end_names_numbers_from_before_its_restart(tunnel):
+    """The peer begins its numbers anew with an old key, and this end has been restarted."""
+    tunnel.start()
+    tunnel.back()
+    says(tunnel.why_out, f"received {DATAGRAMS} by")
+    tunnel.near.stop()
+    tunnel.near.launch()
+    forget_numbers(tunnel.far)
+    tunnel.back()
+    says(tunnel.why_out, "warn path", SPIS["back"][2:], "in_before_restart", "cause:")
 
 
 def test_the_near_end_names_its_own_lost_numbers(tunnel):

@@ -73,6 +73,13 @@ fn start(options: &ExecOptions) -> NotStarted {
     let Some((name, arguments)) = options.command.split_first() else {
         return NotStarted::by_us(anyhow!("which command? `uxfrm exec -- ip xfrm state`"));
     };
+    if name.as_encoded_bytes().starts_with(b"-") {
+        let name = name.display();
+        return NotStarted::by_us(anyhow!(
+            "exec has no option {name}: in a network namespace it is `ip netns exec NAME uxfrm exec -- \
+             CMD`"
+        ));
+    };
     let library = match ensure_gateway(options.control.as_deref()).and_then(|()| library::find()) {
         Ok(library) => library,
         Err(reason) => return NotStarted::by_us(reason),

@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
-use uxfrm_control_client::reload::{ReloadAnswer, ReloadRequest, SyncRequest};
+use uxfrm_control_client::reload::{ReloadAnswer, ReloadRequest, SyncCourse, SyncRequest};
 use uxfrm_control_client::{ClientDialect, connect_dialect};
 use uxfrm_xfrm::session::SyncText;
 use zeroize::Zeroizing;
@@ -20,7 +20,7 @@ const LARGEST: usize = 256 * 1024;
 
 pub(crate) fn execute(options: &ReloadOptions) -> anyhow::Result<()> {
     let request = if options.dry_run { ReloadRequest::Show } else { ReloadRequest::Apply };
-    ask(request, options.control.as_deref(), "nothing is different")
+    ask(request, options.control.as_deref(), NO_DIFFERENCE)
 }
 
 /// `uxfrm release`: releases destinations that are held since the last run.
@@ -33,10 +33,15 @@ fn ask(request: ReloadRequest, control: Option<&Path>, none: &str) -> anyhow::Re
     let gateway = connect_dialect(control, ClientDialect::Reload)?;
     put(&gateway, &serde_json::to_vec(&request)?)?;
     if follow(&gateway, &mut std::io::stdout().lock(), &[])? == 0 {
-        // An error on stderr itself cannot be reported.
-        let _closed = writeln!(std::io::stderr(), "{none}");
+        say(none);
     }
     Ok(())
+}
+
+/// Tells that there is nothing to print, on stderr.
+fn say(words: &str) {
+    // An error on stderr itself cannot be reported.
+    let _closed = writeln!(std::io::stderr(), "{words}");
 }
 
 /// Sends a datagram.
@@ -48,6 +53,7 @@ fn put(gateway: &OwnedFd, datagram: &[u8]) -> anyhow::Result<()> {
     }
 }
 
+const NO_DIFFERENCE: &str = "nothing is different";
 const SILENT: &str = "the gateway does not answer: it is stopped or too busy";
 
 /// Sends a text that the gateway is to do, and prints what it changed.
@@ -57,8 +63,12 @@ pub(crate) fn sync(
     text: &SyncText,
     output: &mut dyn Write,
 ) -> anyhow::Result<()> {
+    let is_dry_run = request.course == SyncCourse::Show;
     put(gateway, &serde_json::to_vec(&ReloadRequest::Sync(request))?)?;
-    follow(gateway, output, &text.pieces).map(drop)
+    if follow(gateway, output, &text.pieces)? == 0 && is_dry_run {
+        say(NO_DIFFERENCE);
+    }
+    Ok(())
 }
 
 /// Prints answers up to the last, and returns how many lines there were; sends `pieces` once they

@@ -20,6 +20,7 @@ mod drops;
 mod explanation;
 mod grouping;
 mod guard_drops;
+mod peer_drops;
 mod server;
 mod share;
 pub(crate) mod socket;

@@ -131,7 +131,7 @@ drop_reasons! {
     /// since the start.
     OutHeld => "out_held", Some(X::OutPolBlock),
         "Who put the policy in, an IKE daemon or `ip xfrm` lines, has not done it again since.",
-        "`uxfrm check CONFIG` lists what is held; start that daemon or script, or `uxfrm release`.";
+        "Start that daemon or script. If it runs, install its traps anew; or `uxfrm release`.";
     /// Outbound: no policy matches and the default is block.
     OutDefaultBlock => "out_default_block", Some(X::OutPolBlock),
         "The default for `out` is block, and no policy was made for this flow.",
@@ -139,7 +139,7 @@ drop_reasons! {
     /// Outbound: a required template has no valid state, and nobody makes one: no key manager
     /// listens, or the template asks for an SPI that another state has.
     OutNoState => "out_no_state", Some(X::OutNoStates),
-        "No state fits the policy's template (reqid, mode, address, mark), or no IKE daemon runs.",
+        "No state fits the template (reqid, mode, address, family, mark), or no IKE daemon runs.",
         "Compare `uxfrm xfrm policy list dir out` with `uxfrm xfrm state list nokeys`.";
     /// Outbound: a required template has no valid state. Key managers were asked for one (acquire),
     /// and made none in time.
@@ -281,7 +281,7 @@ drop_reasons! {
     /// Inbound: the number may have been received before uxfrm started: after a crash the window
     /// begins at the reserved edge. See `docs/sequence-numbers.md`.
     InBeforeRestart => "in_before_restart", Some(X::InStateSeqError),
-        "uxfrm was restarted after a crash. It ends once the peer's numbers are above the edge.",
+        "A crash here, or the peer numbers anew with old keys. It ends above the reserved edge.",
         "Wait, or rekey, which ends it at once.";
     /// Inbound: an authentic number above the edge reserved on the disk; the next ones pass as soon
     /// as more is reserved.
@@ -391,7 +391,7 @@ drop_reasons! {
     /// since the start.
     InHeld => "in_held", Some(X::InPolBlock),
         "Who put the policy in, an IKE daemon or `ip xfrm` lines, has not done it again since.",
-        "`uxfrm check CONFIG` lists what is held; start that daemon or script, or `uxfrm release`.";
+        "Start that daemon or script. If it runs, install its traps anew; or `uxfrm release`.";
     /// Inbound: a NAT keepalive (RFC 3948 §2.3): one byte 0xff, discarded as it should be.
     InKeepalive => "in_keepalive", None,
         "The peer keeps its NAT's mapping open.",

@@ -47,7 +47,7 @@ pub(crate) struct TopOptions {
     /// Only rows with these words in any case; of tunnels, those with this address or prefix.
     pub(crate) filter: Option<String>,
 
-    /// What to show at first.
+    /// What to show at first, by name or by its digit, 1 to 6.
     #[arg(short, long, default_value = "tunnels")]
     pub(crate) view: View,
 

@@ -20,16 +20,22 @@ use super::{
 pub(crate) enum View {
     /// Tunnels: health, rates, drops, expiry
     #[default]
+    #[value(alias = "1")]
     Tunnels,
     /// Workers: packets and batches a second, cycles a packet, busy share
+    #[value(alias = "2")]
     Workers,
     /// Ports of each worker
+    #[value(alias = "3")]
     Ports,
     /// Offload devices
+    #[value(alias = "4")]
     Devices,
     /// Drops by reason, with cause and next step
+    #[value(alias = "5")]
     Drops,
     /// Flow caches: hits, misses, entries
+    #[value(alias = "6")]
     Cache,
 }
 

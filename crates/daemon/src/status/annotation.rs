@@ -104,7 +104,7 @@ impl Annotator {
                 let states = path.states.iter().map(|sa| SaSubject::from(&**sa)).collect();
                 (FlowOutcome::LeavesProtected, None, states)
             }
-            OutboundOutcome::Waits => (FlowOutcome::Waits, None, Vec::new()),
+            OutboundOutcome::Waits(_) => (FlowOutcome::Waits, None, Vec::new()),
             OutboundOutcome::Dropped(reason) => (FlowOutcome::Dropped, Some(reason), Vec::new()),
         };
         Annotation { verdict: Some(verdict), reason, policy, states }

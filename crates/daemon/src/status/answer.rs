@@ -125,7 +125,7 @@ impl Sources {
     }
 
     fn explain(
-        &self,
+        &mut self,
         query: &FlowQuery,
         posted: &Posted,
     ) -> Result<FlowExplanation, RequestRefusal> {
@@ -134,7 +134,7 @@ impl Sources {
             "inline" => String::new(),
             _host => self.identity.tun.clone(),
         };
-        let mut explanation = explain(&snapshot, &self.settings, query)?;
+        let mut explanation = explain(&snapshot, &self.settings, query, self.drops.peers())?;
         if let (Some(outer), Mtu::Fixed(bytes)) = (&mut explanation.encapsulation, posted.post.mtu)
         {
             outer.fixed_tun_mtu = Some(bytes);
@@ -165,7 +165,9 @@ impl Sources {
         let dropped = drop_counts(&posted.post);
         totals.dropped_by_reason = reasons(&dropped).nonzero();
         totals.dropped = totals.dropped_by_reason.total();
-        let page = survey.page(from, query.limit());
+        let mut page = survey.page(from, query.limit());
+        let drops = self.drops.peers();
+        page.tunnels.iter_mut().for_each(|tunnel| drops.explain(tunnel));
         let status = GatewayStatus {
             gateway: self.identity_now(&snapshot, posted),
             at: unix_seconds(),

@@ -24,6 +24,7 @@ use super::{
     board::{Board, Posted},
     drop_lines::DropLines,
     guard_drops::GuardDrops,
+    peer_drops::PeerDrops,
 };
 use crate::{
     clock::{epoch, now},
@@ -158,6 +159,12 @@ impl DropRing {
             next: self.next,
             lost,
         })
+    }
+
+    /// What is known by now of packets that were dropped for a peer.
+    pub(super) fn peers(&mut self) -> PeerDrops<'_> {
+        self.collect();
+        PeerDrops::of(&self.records, now())
     }
 
     /// Counts by whose the packets were, of all workers.

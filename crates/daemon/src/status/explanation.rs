@@ -3,11 +3,11 @@
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use uxfrm_engine::{
-    Action, Direction, DropReason, FlowKey, MssClamp, PolicyEntry, PolicyLookup, Sa, Settings,
-    Snapshot, Spi,
+    Action, Direction, DropReason, FlowKey, Moment, MssClamp, PolicyEntry, PolicyLookup, Sa,
+    Settings, Snapshot, Spi,
     explain::{
         inbound::{InboundExplanation, InboundOutcome, ReceivedEsp, StateExplanation},
-        outbound::{OutboundExplanation, OutboundOutcome, ProtectedPath},
+        outbound::{AcquireStage, OutboundExplanation, OutboundOutcome, ProtectedPath},
         policies::{NearPolicy, PolicyExplanation, PolicyMisfit},
         states::TemplateExplanation,
     },
@@ -23,9 +23,10 @@ use uxfrm_status::{
     quantity::{count, things},
 };
 
+use super::peer_drops::{DroppedPackets, PeerDrops};
 use crate::{clock::now, wording};
 
-/// Explains a flow by a snapshot; `settings` are a worker's.
+/// Explains a flow by a snapshot and what was dropped lately; `settings` are a worker's.
 ///
 /// # Errors
 /// When the query asks for what no packet can be.
@@ -33,6 +34,7 @@ pub(super) fn explain(
     snapshot: &Snapshot,
     settings: &Settings,
     query: &FlowQuery,
+    drops: PeerDrops<'_>,
 ) -> Result<FlowExplanation, RequestRefusal> {
     let FlowQuery { source, destination, esp, .. } = *query;
     if source.is_ipv4() != destination.is_ipv4() {
@@ -46,7 +48,7 @@ pub(super) fn explain(
     let is_inbound = || esp.is_some() || settings.addresses.holds(destination);
     let way = query.way.unwrap_or_else(|| if is_inbound() { FlowWay::In } else { FlowWay::Out });
     Ok(match way {
-        FlowWay::Out => outbound(snapshot, &settings, &flow),
+        FlowWay::Out => outbound(snapshot, &settings, &flow, drops),
         FlowWay::In => inbound(snapshot, &settings, &flow, esp),
     })
 }
@@ -64,7 +66,12 @@ fn flow(query: &FlowQuery) -> FlowKey {
     }
 }
 
-fn outbound(snapshot: &Snapshot, settings: &Settings, flow: &FlowKey) -> FlowExplanation {
+fn outbound(
+    snapshot: &Snapshot,
+    settings: &Settings,
+    flow: &FlowKey,
+    drops: PeerDrops<'_>,
+) -> FlowExplanation {
     let explained = OutboundExplanation::of(snapshot, settings, flow, now());
     let mut steps = vec![policy_step(&explained.policies)];
     steps.extend(explained.templates.iter().map(template_step));
@@ -74,23 +81,22 @@ fn outbound(snapshot: &Snapshot, settings: &Settings, flow: &FlowKey) -> FlowExp
         }
         OutboundOutcome::Protected(path) => {
             steps.push(size_step(path, settings, flow));
-            steps.extend(traffic_step(snapshot, path));
+            steps.extend(traffic_step(snapshot, path, drops));
             (FlowOutcome::LeavesProtected, protected_words(path))
         }
-        OutboundOutcome::Waits => (
-            FlowOutcome::Waits,
-            "waits: an IKE daemon has been asked for a state, and packets wait for it".to_owned(),
-        ),
+        OutboundOutcome::Waits(progress) => (FlowOutcome::Waits, waits_words(*progress)),
         OutboundOutcome::Dropped(reason) => (FlowOutcome::Dropped, dropped_words(*reason)),
     };
     let encapsulation = match &explained.outcome {
         OutboundOutcome::Protected(path) => Some(encapsulation(path, settings, flow)),
-        OutboundOutcome::Plain | OutboundOutcome::Waits | OutboundOutcome::Dropped(_) => None,
+        OutboundOutcome::Plain | OutboundOutcome::Waits(_) | OutboundOutcome::Dropped(_) => None,
     };
-    let reason = match explained.outcome {
-        OutboundOutcome::Dropped(reason) => Some(reason),
-        OutboundOutcome::Waits => Some(DropReason::OutNoState),
-        OutboundOutcome::Plain | OutboundOutcome::Protected(_) => None,
+    let drop = match explained.outcome {
+        OutboundOutcome::Dropped(reason) => Some(advice(reason)),
+        OutboundOutcome::Waits(AcquireStage::Pending) => Some(unanswered()),
+        OutboundOutcome::Waits(AcquireStage::Due)
+        | OutboundOutcome::Plain
+        | OutboundOutcome::Protected(_) => None,
     };
     FlowExplanation {
         flow: flow.to_string(),
@@ -100,7 +106,7 @@ fn outbound(snapshot: &Snapshot, settings: &Settings, flow: &FlowKey) -> FlowExp
         verdict,
         steps,
         encapsulation,
-        drop: reason.map(advice),
+        drop,
     }
 }
 
@@ -134,7 +140,10 @@ fn inbound(
     let (outcome, verdict) = match explained.outcome {
         InboundOutcome::Passes => {
             let words = match esp {
-                Some(_) => "comes in, if number and ICV are right",
+                Some(_) => {
+                    steps.push(filter_step());
+                    "comes in, if number and ICV are right"
+                }
                 None => "comes in plain: no policy asks for ESP",
             };
             (FlowOutcome::ComesIn, words.to_owned())
@@ -155,6 +164,13 @@ fn inbound(
         encapsulation: None,
         drop: reason.map(advice),
     }
+}
+
+/// What the gateway can't see: the kernel's packet filter has the packet after it.
+fn filter_step() -> FlowStep {
+    let text = "a packet filter of this host may still drop it: `nft list ruleset`; rules with \
+                `iifname` have to let the TUN's packets pass";
+    FlowStep::new("own filter", text)
 }
 
 /// The ESP packet, with what the query leaves open filled in by the state of its SPI.
@@ -324,9 +340,16 @@ fn clamped_mss(path: &ProtectedPath, settings: &Settings, flow: &FlowKey) -> Opt
     }
 }
 
-/// What the counters say of the path: a tunnel that only sends.
-fn traffic_step(snapshot: &Snapshot, path: &ProtectedPath) -> Option<FlowStep> {
+/// What the counters and dropped packets say of the path: a tunnel that only sends.
+fn traffic_step(
+    snapshot: &Snapshot,
+    path: &ProtectedPath,
+    drops: PeerDrops<'_>,
+) -> Option<FlowStep> {
     let out = path.states.last()?;
+    if let Some(step) = refused_step(snapshot, path, out, drops) {
+        return Some(step);
+    }
     let back = snapshot.sad.iter().find(|sa| {
         sa.source() == path.ends.1
             && sa.id().destination == path.ends.0
@@ -336,7 +359,10 @@ fn traffic_step(snapshot: &Snapshot, path: &ProtectedPath) -> Option<FlowStep> {
     let sent = out.usage().packets();
     let Some(back) = back else {
         let text = format!("no state for answers from {}: nothing can come back", path.ends.1);
-        return Some(FlowStep::new("path", text).with_result(StepResult::Doubtful));
+        let unknown = drops.by_unknown_spi((path.ends.1, path.ends.0), Moment(0));
+        let words = unknown.map(|dropped| dropped.unknown_spi_words(path.ends.1));
+        let step = FlowStep::new("path", text).with_result(StepResult::Doubtful);
+        return Some(step.with_notes(words.into_iter().collect()));
     };
     let (received, failures) = (back.usage().packets(), back.usage().failures());
     let spi = back.id().spi;
@@ -347,6 +373,9 @@ fn traffic_step(snapshot: &Snapshot, path: &ProtectedPath) -> Option<FlowStep> {
              differ, or `flag esn` does"
         );
         return Some(FlowStep::new("path", text).with_result(StepResult::Doubtful));
+    }
+    if let Some(step) = dropped_step(path, back, drops) {
+        return Some(step);
     }
     let silence = back.usage().last_used().map(|last| now().since(last));
     let sends = out.usage().last_used().is_some_and(|last| now().since(last) < SILENCE);
@@ -363,6 +392,44 @@ fn traffic_step(snapshot: &Snapshot, path: &ProtectedPath) -> Option<FlowStep> {
     let text = format!("sent {sent} and received none by {spi}{since}");
     let suspects = suspects(path, out);
     Some(FlowStep::new("path", text).with_result(StepResult::Doubtful).with_notes(suspects))
+}
+
+/// What this host's kernel refused to send. Which peer's it was is known only if no other peer was
+/// sent to at that time.
+fn refused_step(
+    snapshot: &Snapshot,
+    path: &ProtectedPath,
+    out: &Sa,
+    drops: PeerDrops<'_>,
+) -> Option<FlowStep> {
+    let refused = drops.refused_since(out.usage().last_used()?)?;
+    let (own, peer) = path.ends;
+    let is_other = |sa: &Arc<Sa>| {
+        sa.id().destination != peer
+            && sa.id().destination != own
+            && sa.usage().last_used().is_some_and(|used| refused.may_be_of(used))
+    };
+    let (result, doubt) = match snapshot.sad.iter().any(is_other) {
+        true => (StepResult::Doubtful, ", of this peer or of others"),
+        false => (StepResult::Fails, ""),
+    };
+    let step = FlowStep::new("path", refused.refused_words() + doubt).with_result(result);
+    Some(step.with_notes(refused.advice()))
+}
+
+/// What came from the peer since it was last heard, and was dropped here.
+fn dropped_step(path: &ProtectedPath, back: &Sa, drops: PeerDrops<'_>) -> Option<FlowStep> {
+    let (own, peer) = path.ends;
+    let heard = back.added().max(back.usage().last_used().unwrap_or_default());
+    let by_state = drops.by_state(back).map(|dropped| (dropped.state_words(), dropped));
+    let by_none = || {
+        let dropped = drops.by_unknown_spi((peer, own), heard)?;
+        let known = format!("; the state for it has {}", back.id().spi);
+        Some((dropped.unknown_spi_words(peer) + &known, dropped))
+    };
+    let (text, dropped): (_, DroppedPackets) = by_state.or_else(by_none)?;
+    let step = FlowStep::new("path", text).with_result(StepResult::Doubtful);
+    Some(step.with_notes(dropped.advice()))
 }
 
 /// Why nothing comes back, the likeliest first. What the peer drops shows at the peer alone.
@@ -383,6 +450,11 @@ fn suspects(path: &ProtectedPath, out: &Sa) -> Vec<String> {
                 .to_owned(),
         ]);
     }
+    suspects.push(
+        "does the peer forward (`sysctl net.ipv4.ip_forward`), and does a packet filter let ESP and \
+         what was in it pass, there or here? `nft list ruleset`"
+            .to_owned(),
+    );
     suspects.push(format!(
         "is {peer} the peer? There `tcpdump -ni any esp or udp port 4500` shows what arrives"
     ));
@@ -419,6 +491,25 @@ fn protected_words(path: &ProtectedPath) -> String {
         .map_or_else(String::new, |encap| format!(" in UDP to port {}", encap.destination_port));
     let (from, to) = path.ends;
     format!("leaves in ESP{udp}, {from} -> {to}, spi {}", spis.join(" "))
+}
+
+fn waits_words(progress: AcquireStage) -> String {
+    match progress {
+        AcquireStage::Due => "waits: it would have an IKE daemon asked for a state",
+        AcquireStage::Pending => {
+            "waits: an IKE daemon has been asked for a state, and packets wait for it"
+        }
+    }
+    .to_owned()
+}
+
+/// What keeps packets waiting once a key manager has been asked.
+fn unanswered() -> DropAdvice {
+    DropAdvice {
+        reason: DropReason::OutNoState.as_str().to_owned(),
+        cause: "A key manager is asked for a state and has not answered: see its log.".to_owned(),
+        next: "Compare proposals, secrets and identities at both ends: `swanctl --log`.".to_owned(),
+    }
 }
 
 fn dropped_words(reason: DropReason) -> String {

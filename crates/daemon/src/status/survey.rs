@@ -182,7 +182,19 @@ impl<'a> Survey<'a> {
             carried: &self.carried[at],
             drops: self.drops.get(&at),
             key_management: self.key_management[at],
+            stray: self.stray(at),
         }
+    }
+
+    /// The newest state to the peer of a group that fits no policy, where the group has none to
+    /// send by.
+    fn stray(&self, at: usize) -> Option<&'a Sa> {
+        if self.carried[at].outbound.newest.is_some() {
+            return None;
+        }
+        let remote = self.grouping.groups[at].key.remote;
+        let to_peer = self.unmatched.iter().filter(|sa| sa.id().destination == remote);
+        to_peer.max_by_key(|sa| sa.insertion_seq()).copied()
     }
 
     /// Sums up what states have carried, and gives drop counts to the tunnel of their state, or

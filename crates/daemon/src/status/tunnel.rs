@@ -60,6 +60,8 @@ pub(super) struct TunnelFacts<'a> {
     pub(super) carried: &'a TunnelTotals<'a>,
     pub(super) drops: Option<&'a BTreeMap<DropReason, u64>>,
     pub(super) key_management: KeyManagement,
+    /// The newest state to the peer that fits no policy.
+    pub(super) stray: Option<&'a Sa>,
 }
 
 impl<'a> TunnelTotals<'a> {
@@ -138,8 +140,30 @@ impl TunnelFacts<'_> {
             inbound: (policies.inbound + policies.forward > 0).then(|| inbound.facts(read.now)),
             requirement: self.group.requirement,
             key_management: self.key_management,
-            expired: if is_stuck { expired(self.group, read) } else { None },
+            expired: if is_stuck { expired(self.group, self.stray, read) } else { None },
         })
+    }
+
+    /// In what a state to the peer that fits no policy differs from the tunnel's templates.
+    fn near_miss(&self) -> Option<String> {
+        let (sa, key) = (self.stray?, &self.group.key);
+        let config = sa.config();
+        let mut differences = Vec::new();
+        if sa.reqid() != key.reqid {
+            differences.push(format!("reqid {}, not {}", sa.reqid().0, key.reqid.0));
+        }
+        if config.mode != key.mode {
+            let (own, asked) = (mode_word(config.mode), mode_word(key.mode));
+            differences.push(format!("mode {own}, not {asked}"));
+        }
+        if sa.source() != key.local && !key.local.is_unspecified() {
+            differences.push(format!("src {}, not {}", sa.source(), key.local));
+        }
+        if config.if_id != key.if_id {
+            differences.push(format!("if_id {:#x}, not {:#x}", config.if_id.0, key.if_id.0));
+        }
+        let is_near = !differences.is_empty();
+        is_near.then(|| format!("nearest: {} has {}", sa.id().spi, differences.join(", and ")))
     }
 
     /// The tunnel in full, with these states.
@@ -166,7 +190,7 @@ impl TunnelFacts<'_> {
             reqid: group.key.reqid.0,
             if_id: group.key.if_id.0,
             health,
-            explanation: explanation(reason.as_ref(), group.policies),
+            explanation: explanation(reason.as_ref(), self.near_miss(), group.policies),
             reason,
             nets: group.nets.clone(),
             nets_total: group.nets_total,
@@ -188,7 +212,25 @@ impl TunnelFacts<'_> {
 }
 
 /// Why a tunnel is not up, and what it lacks where its policies are for one way alone.
-fn explanation(reason: Option<&HealthReason>, policies: PolicyTally) -> Option<String> {
+fn explanation(
+    reason: Option<&HealthReason>,
+    near_miss: Option<String>,
+    policies: PolicyTally,
+) -> Option<String> {
+    let near_miss = match reason {
+        Some(HealthReason::NoState | HealthReason::Expired { .. }) => near_miss,
+        Some(
+            HealthReason::AcquirePending
+            | HealthReason::WaitsForPacket
+            | HealthReason::NumbersUsedUp
+            | HealthReason::WrongDirection
+            | HealthReason::NoInboundState
+            | HealthReason::NothingReceived { .. }
+            | HealthReason::OptionalWithoutState
+            | HealthReason::Quiet { .. },
+        )
+        | None => None,
+    };
     let half = match policies {
         PolicyTally { outbound: 0, .. } => Some("only in: no policy dir out sends by it"),
         PolicyTally { inbound: 0, forward: 0, .. } => {
@@ -196,7 +238,7 @@ fn explanation(reason: Option<&HealthReason>, policies: PolicyTally) -> Option<S
         }
         PolicyTally { .. } => None,
     };
-    let parts = [reason.map(ToString::to_string), half.map(str::to_owned)];
+    let parts = [reason.map(ToString::to_string), near_miss, half.map(str::to_owned)];
     let parts: Vec<_> = parts.into_iter().flatten().collect();
     (!parts.is_empty()).then(|| parts.join("; "))
 }
@@ -232,12 +274,14 @@ fn fault(sa: &Sa, direction: Direction, carried: &StateCounts) -> Option<SideFau
     is_used_up.then_some(SideFault::NumbersUsedUp)
 }
 
-/// The latest state towards the peer that passed its hard limit.
-fn expired(group: &Group, read: &ReadAt<'_>) -> Option<(String, u64)> {
+/// The latest state towards the peer that passed its hard limit. One that came to the peer since
+/// explains better why there is none.
+fn expired(group: &Group, stray: Option<&Sa>, read: &ReadAt<'_>) -> Option<(String, u64)> {
     let all = read.posted.post.expired.iter().rev();
     let mut of_peer = all.filter(|expired| {
         let is_theirs = expired.id.destination == group.key.remote;
-        is_theirs && read.now.since(expired.at) < MEMORY
+        let is_latest = stray.is_none_or(|sa| sa.added() <= expired.at);
+        is_theirs && is_latest && read.now.since(expired.at) < MEMORY
     });
     let expired = of_peer.next()?;
     Some((expired.id.spi.to_string(), read.now.since(expired.at).as_secs()))

@@ -33,10 +33,19 @@ pub enum OutboundOutcome {
     Plain,
     /// It leaves in ESP.
     Protected(ProtectedPath),
-    /// It waits: key managers have been asked for a state.
-    Waits,
+    /// It waits for a state that key managers make.
+    Waits(AcquireStage),
     /// It is dropped.
     Dropped(DropReason),
+}
+
+/// Whether key managers know which state is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AcquireStage {
+    /// The packet has them asked.
+    Due,
+    /// They have been asked, and have not answered.
+    Pending,
 }
 
 /// How a packet is encapsulated.
@@ -126,7 +135,12 @@ fn no_state(snapshot: &Snapshot, required: Option<&MissingSa>, now: Moment) -> O
         Some(required) if acquires.is_refused(&required.wanted, now) => {
             OutboundOutcome::Dropped(DropReason::OutDeviceRefused)
         }
-        Some(_) if acquires.key_managers == KeyManagers::Listening => OutboundOutcome::Waits,
+        Some(required) if acquires.key_managers == KeyManagers::Listening => {
+            OutboundOutcome::Waits(match acquires.pending.contains_key(&required.wanted) {
+                true => AcquireStage::Pending,
+                false => AcquireStage::Due,
+            })
+        }
         Some(_) | None => OutboundOutcome::Dropped(DropReason::OutNoState),
     }
 }

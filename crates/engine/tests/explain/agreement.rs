@@ -148,7 +148,7 @@ fn outbound_explanation_agrees_with_data_path() {
                 }
                 1
             }
-            OutboundOutcome::Waits => {
+            OutboundOutcome::Waits(_) => {
                 assert_eq!((wire.len(), left.worker.waiting()), (0, 1), "{context}");
                 2
             }

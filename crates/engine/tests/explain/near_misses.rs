@@ -1,7 +1,7 @@
 //! What `uxfrm why` has to find: one thing is wrong, and the explanation names it.
 
 use uxfrm_engine::explain::inbound::{InboundExplanation, InboundOutcome, ReceivedEsp};
-use uxfrm_engine::explain::outbound::{OutboundExplanation, OutboundOutcome};
+use uxfrm_engine::explain::outbound::{AcquireStage, OutboundExplanation, OutboundOutcome};
 use uxfrm_engine::explain::policies::{MAX_NEAR_POLICIES, PolicyMisfit};
 use uxfrm_engine::explain::states::{MAX_NEAR_STATES, StateMisfit};
 use uxfrm_engine::{
@@ -90,7 +90,10 @@ fn packet_waits_only_where_key_managers_listen() {
     assert!(matches!(explained.outcome, OutboundOutcome::Dropped(DropReason::OutNoState)));
     left.listen([]);
     let explained = outbound(&left, &there());
-    assert!(matches!(explained.outcome, OutboundOutcome::Waits), "{explained:?}");
+    assert!(
+        matches!(explained.outcome, OutboundOutcome::Waits(AcquireStage::Due)),
+        "{explained:?}"
+    );
     assert!(explained.templates[0].state.is_none() && explained.templates[0].near.is_empty());
 }
 

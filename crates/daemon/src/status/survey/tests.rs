@@ -230,6 +230,21 @@ fn expired_state_explains_what_is_missing() {
 }
 
 #[test]
+fn state_that_came_since_explains_more_than_one_that_expired() {
+    let mut expired = ExpiredStates::default();
+    let id = SaId { destination: THERE, spi: Spi(1), protocol: SaProtocol::Esp };
+    expired.note(id, Moment::from_secs(5));
+    let mut database = database(vec![out(7), into(7)], vec![]);
+    let wrong = SaConfig { mode: Mode::Transport, ..state(HERE, THERE, 2, 7) };
+    database.apply(Moment::from_secs(50), |change| drop(change.add_sa(wrong).unwrap()));
+    let post = Post { expired: expired.all(), ..Post::default() };
+    let tunnel = &tell(&database, 100, post)[0];
+    assert_eq!(tunnel.reason, Some(HealthReason::NoState));
+    let words = tunnel.explanation.as_deref().unwrap();
+    assert!(words.contains("nearest: 0x00000002 has mode transport, not tunnel"), "{words}");
+}
+
+#[test]
 fn plain_policies_and_states_without_policy_are_counted() {
     let any = Prefix::any(Family::V4);
     let policies = vec![
