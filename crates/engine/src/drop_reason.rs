@@ -225,10 +225,11 @@ drop_reasons! {
     /// Outbound: a plain packet that a policy protects was about to leave past uxfrm's routes: from
     /// a socket bound to a device, to a broadcast address or to a link's multicast group. The
     /// kernel is told to drop it. Or an IPv6 routing header leads a plain packet to a destination
-    /// that is to be protected, or its type is unknown while any destination is.
+    /// that is to be protected, or its type is unknown while any destination is. Or it is an ICMP
+    /// redirect, which quotes a packet.
     OutUnprotected => "out_unprotected", Some(X::OutError),
-        "A program bound to an interface (`SO_BINDTODEVICE`), or a broadcast that a policy covers.",
-        "Unbind the program, or except its traffic by a policy without templates.";
+        "A program bound to a device (`SO_BINDTODEVICE`), a covered broadcast, or an ICMP redirect.",
+        "Unbind the program, or a policy without templates; `sysctl net.ipv4.conf.all.send_redirects=0`.";
     /// Outbound: a standing queue at the host's port; this packet was dropped so that its sender
     /// slows down. Linux counts such as drops of a queueing discipline.
     OutQueueStands => "out_queue_stands", None,
