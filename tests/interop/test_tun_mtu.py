@@ -12,6 +12,7 @@ import echo
 import patience
 import prerequisite
 import topology
+import wire
 from association import GCM_128, Association, secret
 from gateway import CONTROLLED, TUN, Gateway
 from test_path_mtu import INLINE
@@ -337,3 +338,58 @@ def test_what_a_router_tells_is_the_engines_to_tell(uxfrm):
         told = told_too_big(network.left, far.inner[4], FITS - 28, "-I", HERE.inner[4])
         assert re.search(rf"mtu ?= ?{FITS - 100}", told), told
         assert mtu(network.left) == FITS
+
+
+HUB_NETS = ("10.1.0.0/24", "10.3.0.0/24")
+
+
+def hub_lines(words=""):
+    """What a hub at `THERE` has for two sites, `HERE` and one that is not there."""
+    peers = (HERE.outer[4], "10.9.0.3")
+    hub = THERE.outer[4]
+    for number, peer in enumerate(peers, 1):
+        for ends, spi in (((peer, hub), 0x100), ((hub, peer), 0x200)):
+            key = GCM_128.words(secret("hub", 2 * number + spi))
+            yield f"xfrm state add src {ends[0]} dst {ends[1]} proto esp spi {spi + number:#x} reqid {number} mode tunnel {key}"
+    for number, (one, other) in enumerate((HUB_NETS, HUB_NETS[::-1]), 1):
+        into = 3 - number
+        template = "tmpl src {} dst {} proto esp reqid {} mode tunnel"
+        yield f"xfrm policy add src {one} dst {other} {words} dir fwd {template.format(peers[number - 1], hub, number)}"
+        yield f"xfrm policy add src {one} dst {other} {words} dir out {template.format(hub, peers[into - 1], into)}"
+
+
+def hub_site_lines():
+    """What the site at `HERE` has for that hub."""
+    states = [line for line in hub_lines() if "xfrm state" in line and HERE.outer[4] in line]
+    out = f"tmpl src {HERE.outer[4]} dst {THERE.outer[4]} proto esp reqid 1 mode tunnel"
+    back = f"tmpl src {THERE.outer[4]} dst {HERE.outer[4]} proto esp reqid 1 mode tunnel"
+    yield from states
+    yield f"xfrm policy add src {HUB_NETS[0]} dst {HUB_NETS[1]} dir out {out}"
+    yield f"xfrm policy add src {HUB_NETS[1]} dst {HUB_NETS[0]} dir in {back}"
+
+
+@pytest.mark.parametrize("size", [600, 1472])
+def test_hub_tells_nobody_in_plain_what_came_in_esp(uxfrm, size):
+    """Seen: an ICMP redirect for each packet of 600 bytes, and "fragmentation needed" for larger
+    ones, both by the kernel, plain, with a quote."""
+    with topology.PlacedGateways() as network:
+        for namespace in (network.left, network.right):
+            namespace.ip("link set wire0 mtu 9000")
+        network.left.ip(f"route add {HUB_NETS[1]} via {THERE.outer[4]} src {HERE.inner[4]}")
+        network.right.neighbour("wire0", network.left.mac("wire0"), "10.9.0.3")
+        for peer in (HERE.outer[4], "10.9.0.3"):
+            network.right.ip(f"route add {peer}/32 dev wire0 mtu 1500")
+        network.right.run("sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv4.conf.all.send_redirects=1")
+        site = Gateway(uxfrm, network.left, mtu=9000)
+        hub = Gateway(uxfrm, network.right, mtu=AUTO)
+        for gateway, lines in ((site, hub_site_lines()), (hub, hub_lines())):
+            network.callback(gateway.close)
+            gateway.start(lines)
+        tun_has(network.right, 9000)
+        network.between.seen()
+        pattern = echo.MARKER[:8].hex()
+        network.left.run("ping", "-c", "3", "-i", "0.3", "-W", "1", "-M", "do", "-s", str(size), "-p", pattern, "-I", HERE.inner[4], "10.3.0.7", check=False)
+        frames = network.between.seen()
+        assert [kind for kind in map(wire.protocol, (frame for _, frame in frames)) if kind == "esp"], "nothing came to the hub"
+        quoted = [frame for _, frame in frames if echo.MARKER[:8] in frame]
+        assert not quoted, quoted[0].hex()
