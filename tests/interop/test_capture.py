@@ -312,4 +312,4 @@ def test_trace_tells_why_a_packet_is_dropped(network, pair):  # noqa: F811
         patience.wait_for(lambda: silent() and trace.poll() is not None)
         text = trace.stdout.read()
     assert "\nwas dropped: out_no_state\n" in text and re.search(r"^  fail drop      out_no_state$", text, re.M), text
-    assert "cause: No state fits the policy's template" in text
+    assert "cause: No state fits the template" in text
