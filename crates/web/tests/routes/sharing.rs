@@ -141,7 +141,8 @@ impl Clients {
 /// What only this one asks, by a user of a Unix socket.
 fn by_user(limit: usize, user: usize) -> Request<Body> {
     let mut request = get(&format!("/api/v1/status?limit={limit}"));
-    request.extensions_mut().insert(Client::User(user.try_into().unwrap()));
+    let number = 1000 + u32::try_from(user).unwrap();
+    request.extensions_mut().insert(Client::User(number));
     request
 }
 
