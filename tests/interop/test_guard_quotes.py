@@ -20,7 +20,7 @@ import topology
 import wire
 from gateway import Gateway
 from namespace import veth
-from test_tun_mtu import HOSTS, site_lines
+from test_tun_mtu import HOSTS, HUB_NETS, hub_lines, hub_site_lines, site_lines
 
 OUTER6 = ("fd09::1", "fd09::2")
 # Of all addresses of the right gateway the most like those behind the left one: IPv6 tells from it.
@@ -312,3 +312,30 @@ def test_policies_that_come_and_go_are_followed(uxfrm):
             right.ip(re.sub(r" tmpl .*", "", line.replace("policy add", "policy delete")))
         network.between.seen()
         network.is_seen(lambda: ping(host, ends[0], PROHIBITED[4]))
+
+
+def of_ipv6(lines):
+    """The hub's tunnels for nets of IPv6."""
+    for line in lines:
+        line = line.replace(HUB_NETS[0], "fd01::/64").replace(HUB_NETS[1], "fd03::/64")
+        yield f"{line} flag af-unspec" if "xfrm state" in line else line
+
+
+def test_hub_redirects_nobody_by_ipv6(uxfrm):
+    """What comes out of one tunnel and goes into another, to a sender that the hub takes for a
+    neighbour."""
+    prerequisite.packet_filter()
+    with topology.PlacedGateways() as network:
+        network.left.ip("-6 route add fd03::/64 via fd09::2 src fd01::1")
+        network.right.ip("-6 route replace fd01::1 dev wire0")
+        network.right.neighbour("wire0", network.left.mac("wire0"), "10.9.0.3", "fd01::1")
+        network.right.run("sysctl", "-qw", "net.ipv6.conf.all.forwarding=1", "net.ipv6.icmp.ratelimit=0")
+        for namespace, lines in ((network.left, hub_site_lines()), (network.right, hub_lines())):
+            gateway = network.gateway(uxfrm, namespace)
+            gateway.start(list(of_ipv6(lines)))
+        network.between.seen()
+        for _ in range(3):
+            ping(network.left, "fd01::1", "fd03::7")
+        frames = [frame for _, frame in network.between.seen()]
+        assert "esp" in map(wire.protocol, frames), "nothing came to the hub"
+        assert not (quoted := [frame for frame in frames if MARK in frame]), quoted[0].hex()
