@@ -23,6 +23,10 @@
 //! sockets, is judged by them here: what is to be protected is dropped, and whoever sent it is told
 //! (`EPERM`).
 //!
+//! An ICMP error quotes the packet that it is about, and most of them leave from an address that no
+//! policy names. Those that quote what the policies `in` and `fwd` protect are dropped
+//! (`quotes.rs`); in Linux they leave plain.
+//!
 //! The same table leads there what the policies `out` protect, by a mark (`divert.rs`); what that
 //! misses meets the guard.
 
@@ -39,6 +43,7 @@ mod group;
 pub(crate) mod host_bypass;
 mod key_refcounts;
 mod match_shape;
+mod quotes;
 mod rules;
 mod ruleset_state;
 mod run;
@@ -84,12 +89,13 @@ pub(crate) struct Firewall<F = Nftables> {
 }
 
 /// Why the guard drops; each has a counter of its name in the table.
-const REASONS: [DropReason; 8] = [
+const REASONS: [DropReason; 9] = [
     DropReason::InUnprotected,
     DropReason::InPolicyBlock,
     DropReason::InHeld,
     DropReason::InDefaultBlock,
     DropReason::OutUnprotected,
+    DropReason::OutQuotesProtected,
     DropReason::OutPolicyBlock,
     DropReason::OutHeld,
     DropReason::OutDefaultBlock,

@@ -225,11 +225,16 @@ drop_reasons! {
     /// Outbound: a plain packet that a policy protects was about to leave past uxfrm's routes: from
     /// a socket bound to a device, to a broadcast address or to a link's multicast group. The
     /// kernel is told to drop it. Or an IPv6 routing header leads a plain packet to a destination
-    /// that is to be protected, or its type is unknown while any destination is. Or it is an ICMP
-    /// redirect, which quotes a packet.
+    /// that is to be protected, or its type is unknown while any destination is.
     OutUnprotected => "out_unprotected", Some(X::OutError),
-        "A program bound to a device (`SO_BINDTODEVICE`), a covered broadcast, or an ICMP redirect.",
-        "Unbind the program, or a policy without templates; `sysctl net.ipv4.conf.all.send_redirects=0`.";
+        "A program bound to a device (`SO_BINDTODEVICE`), or a covered broadcast.",
+        "Unbind the program, or add a policy without templates for what may leave plain.";
+    /// Outbound: an ICMP error or redirect that was about to leave plain, and quotes a packet that
+    /// a policy `in` or `fwd` protects. The kernel is told to drop it: the error would disclose
+    /// what came in ESP.
+    OutQuotesProtected => "out_quotes_protected", Some(X::OutError),
+        "This host or a router behind it told of a packet out of ESP; no policy covers the answer.",
+        "To have it told in ESP, add a policy `out` from that address to the sender's net: docs/guard.md.";
     /// Outbound: a standing queue at the host's port; this packet was dropped so that its sender
     /// slows down. Linux counts such as drops of a queueing discipline.
     OutQueueStands => "out_queue_stands", None,

@@ -353,6 +353,10 @@ impl Chain {
             (Outcome::Pass, PolicyKind::Sub) if self.part.is_of_whole() => {
                 GroupVerdict { counter: None, verdict: RuleVerdict::Accept }
             }
+            // The policies of the other direction and those `out` are asked as well.
+            (Outcome::Pass, PolicyKind::Main) if self.part.is_of_quotes() => {
+                GroupVerdict { counter: None, verdict: RuleVerdict::Return }
+            }
             (Outcome::Pass, PolicyKind::Main) => {
                 GroupVerdict { counter: None, verdict: RuleVerdict::Accept }
             }

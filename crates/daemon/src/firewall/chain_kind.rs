@@ -17,6 +17,13 @@ pub(super) enum ChainKind {
     WholeIn,
     /// The same of those that are forwarded.
     WholeForward,
+    /// ICMP errors that are about to leave past the TUN, by the packets that they quote: what came
+    /// to this host.
+    QuotedIn,
+    /// The same of what is or was to be forwarded.
+    QuotedForward,
+    /// ICMPv6 redirects of what is forwarded. They tell addresses alone, and elsewhere than errors.
+    RedirectedForward,
     /// What is about to leave past the TUN.
     Out,
     /// What is to be led into the TUN.
@@ -25,18 +32,36 @@ pub(super) enum ChainKind {
 
 impl ChainKind {
     /// All that a kernel can.
-    pub(super) const ALL: &'static [Self] =
-        &[Self::In, Self::Forward, Self::WholeIn, Self::WholeForward, Self::Out, Self::Way];
+    pub(super) const ALL: &'static [Self] = &[
+        Self::In,
+        Self::Forward,
+        Self::WholeIn,
+        Self::WholeForward,
+        Self::QuotedIn,
+        Self::QuotedForward,
+        Self::RedirectedForward,
+        Self::Out,
+        Self::Way,
+    ];
     /// Where routes alone lead packets into the TUN, as the filter does not know routes.
-    pub(super) const GUARD: &'static [Self] = &[Self::In, Self::Forward, Self::Out];
+    pub(super) const GUARD: &'static [Self] = &[
+        Self::In,
+        Self::Forward,
+        Self::QuotedIn,
+        Self::QuotedForward,
+        Self::RedirectedForward,
+        Self::Out,
+    ];
     /// Where somebody else keeps plain packets out.
     pub(super) const WAY: &'static [Self] = &[Self::Way];
 
     /// Whose policies it is about.
     pub(super) const fn direction(self) -> Direction {
         match self {
-            Self::In | Self::WholeIn => Direction::In,
-            Self::Forward | Self::WholeForward => Direction::Forward,
+            Self::In | Self::WholeIn | Self::QuotedIn => Direction::In,
+            Self::Forward | Self::WholeForward | Self::QuotedForward | Self::RedirectedForward => {
+                Direction::Forward
+            }
             Self::Out | Self::Way => Direction::Out,
         }
     }
@@ -45,7 +70,13 @@ impl ChainKind {
     pub(super) const fn is_of_out(self) -> bool {
         match self {
             Self::Out | Self::Way => true,
-            Self::In | Self::Forward | Self::WholeIn | Self::WholeForward => false,
+            Self::In
+            | Self::Forward
+            | Self::WholeIn
+            | Self::WholeForward
+            | Self::QuotedIn
+            | Self::QuotedForward
+            | Self::RedirectedForward => false,
         }
     }
 
@@ -60,6 +91,12 @@ impl ChainKind {
             (Self::WholeIn, PolicyKind::Main) => "in-whole",
             (Self::WholeForward, PolicyKind::Sub) => "fwd-whole-sub",
             (Self::WholeForward, PolicyKind::Main) => "fwd-whole",
+            (Self::QuotedIn, PolicyKind::Sub) => "in-quoted-sub",
+            (Self::QuotedIn, PolicyKind::Main) => "in-quoted",
+            (Self::QuotedForward, PolicyKind::Sub) => "fwd-quoted-sub",
+            (Self::QuotedForward, PolicyKind::Main) => "fwd-quoted",
+            (Self::RedirectedForward, PolicyKind::Sub) => "fwd-redirected-sub",
+            (Self::RedirectedForward, PolicyKind::Main) => "fwd-redirected",
             (Self::Out, PolicyKind::Sub) => "out",
             (Self::Out, PolicyKind::Main) => "out-main",
             (Self::Way, PolicyKind::Sub) => "way",
@@ -71,7 +108,26 @@ impl ChainKind {
     pub(super) const fn is_of_whole(self) -> bool {
         match self {
             Self::WholeIn | Self::WholeForward => true,
-            Self::In | Self::Forward | Self::Out | Self::Way => false,
+            Self::In
+            | Self::Forward
+            | Self::QuotedIn
+            | Self::QuotedForward
+            | Self::RedirectedForward
+            | Self::Out
+            | Self::Way => false,
+        }
+    }
+
+    /// Whether it is about ICMP errors, by the packets that they quote.
+    pub(super) const fn is_of_quotes(self) -> bool {
+        match self {
+            Self::QuotedIn | Self::QuotedForward | Self::RedirectedForward => true,
+            Self::In
+            | Self::Forward
+            | Self::WholeIn
+            | Self::WholeForward
+            | Self::Out
+            | Self::Way => false,
         }
     }
 }

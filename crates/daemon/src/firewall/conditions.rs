@@ -1,6 +1,7 @@
 //! Policies as conditions that packets meet.
 
 mod fragments;
+mod quoted;
 
 use std::net::IpAddr;
 
@@ -32,6 +33,9 @@ pub(super) fn of_policy(part: ChainKind, policy: &Policy) -> (Outcome, Vec<Alter
             refusal(policy).map_or(Outcome::Pass, Outcome::Drop)
         }
         ChainKind::WholeIn | ChainKind::WholeForward => Outcome::Pass,
+        ChainKind::QuotedIn | ChainKind::QuotedForward | ChainKind::RedirectedForward => {
+            quoted::outcome(policy)
+        }
         ChainKind::Way => divert_outcome(policy),
     };
     // Plain packets from the wire belong to no XFRM interface.
@@ -39,6 +43,8 @@ pub(super) fn of_policy(part: ChainKind, policy: &Policy) -> (Outcome, Vec<Alter
     let alternatives = match part {
         _ if !is_met => Vec::new(),
         ChainKind::WholeIn | ChainKind::WholeForward => fragments::of_policy(part, policy),
+        ChainKind::QuotedIn | ChainKind::QuotedForward => quoted::errors(policy, outcome),
+        ChainKind::RedirectedForward => quoted::redirects(policy, outcome),
         ChainKind::In | ChainKind::Forward | ChainKind::Out | ChainKind::Way => {
             conditions(part, policy, outcome)
         }
@@ -97,7 +103,11 @@ fn conditions(part: ChainKind, policy: &Policy, outcome: Outcome) -> Vec<Alterna
     for destination in destinations(part, policy, outcome) {
         let upper = match part {
             ChainKind::In | ChainKind::Forward => upper_to_guard(part, selector, version, outcome),
-            ChainKind::WholeIn | ChainKind::WholeForward => upper_layer::alternatives(selector),
+            ChainKind::WholeIn
+            | ChainKind::WholeForward
+            | ChainKind::QuotedIn
+            | ChainKind::QuotedForward
+            | ChainKind::RedirectedForward => upper_layer::alternatives(selector),
             ChainKind::Out if outcome == Outcome::Pass => upper_layer::alternatives(selector),
             ChainKind::Out | ChainKind::Way => upper_to_divert(selector, version, outcome),
         };
@@ -124,8 +134,16 @@ fn destinations(part: ChainKind, policy: &Policy, outcome: Outcome) -> Vec<Vec<C
         (ChainKind::Out | ChainKind::In, IpAddr::V6(_)) => vec![vec![directly], vec![at_last]],
         // uxfrm judges by where a packet goes next.
         (ChainKind::Out | ChainKind::In, IpAddr::V4(_))
-        | (ChainKind::Forward | ChainKind::WholeIn | ChainKind::WholeForward | ChainKind::Way, _) =>
-        {
+        | (
+            ChainKind::Forward
+            | ChainKind::WholeIn
+            | ChainKind::WholeForward
+            | ChainKind::QuotedIn
+            | ChainKind::QuotedForward
+            | ChainKind::RedirectedForward
+            | ChainKind::Way,
+            _,
+        ) => {
             vec![vec![directly]]
         }
     }

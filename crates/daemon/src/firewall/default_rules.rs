@@ -14,7 +14,10 @@ use super::{
 pub(super) fn count(spd: &Spd, part: ChainKind) -> usize {
     match part {
         ChainKind::WholeIn | ChainKind::WholeForward => 0,
-        ChainKind::Way => 1,
+        ChainKind::QuotedIn
+        | ChainKind::QuotedForward
+        | ChainKind::RedirectedForward
+        | ChainKind::Way => 1,
         ChainKind::In | ChainKind::Forward | ChainKind::Out => {
             rules(spd.defaults().of(part.direction()), part).len()
         }

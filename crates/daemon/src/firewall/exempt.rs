@@ -26,11 +26,8 @@ pub(super) struct RulesetContext {
 pub(super) const ESP: u8 = 50;
 pub(super) const AH: u8 = 51;
 pub(super) const UDP: u8 = 17;
-const ICMP: u8 = 1;
-const ICMPV6: u8 = 58;
-/// ICMP's type of redirects (RFC 792), and ICMPv6's (RFC 4861 §4.5).
-const REDIRECT: u8 = 5;
-const REDIRECT_V6: u8 = 137;
+pub(super) const ICMP: u8 = 1;
+pub(super) const ICMPV6: u8 = 58;
 
 /// Router and neighbour solicitation and advertisement, redirect (RFC 4861 §4).
 const NEIGHBOUR_DISCOVERY: std::ops::RangeInclusive<u8> = 133..=137;
@@ -66,18 +63,6 @@ pub(super) fn unjudged(context: &RulesetContext) -> impl Iterator<Item = Rule> {
     let ours = Condition::mark(context.mark, u32::MAX);
     let once = [ours, Condition::leaves_by(&context.tun), Condition::leaves_by("lo")];
     once.into_iter().map(|condition| accept(vec![condition]))
-}
-
-/// ICMP redirects. They quote a packet, and the kernel sends them plain about packets that come out
-/// of one tunnel and go into another: a way by one device looks like a detour to it. Linux makes
-/// none of packets that came in ESP (`net/ipv4/ip_forward.c: ip_forward`).
-pub(super) fn redirects() -> impl Iterator<Item = Vec<Condition>> {
-    [(Version::V4, ICMP, REDIRECT), (Version::V6, ICMPV6, REDIRECT_V6)].into_iter().map(
-        |(version, protocol, kind)| {
-            let kind = Condition::upper_byte(0, kind, u8::MAX);
-            vec![Condition::version(version), Condition::protocol(protocol), kind]
-        },
-    )
 }
 
 pub(super) fn discovery() -> impl Iterator<Item = Rule> {

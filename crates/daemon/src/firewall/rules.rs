@@ -4,7 +4,7 @@
 //! in:   exempt → accept · goto in-sub
 //! fwd:  by the TUN → accept · goto fwd-sub
 //! *-sub:   sub policies: drop, or goto *-main · jump *-main · default
-//! out:  by TUN, our own → accept · redirects: drop
+//! out:  by TUN, our own → accept · ICMP errors, by what they quote: drop
 //!       sub policies: drop, or goto out-main · jump out-main · default
 //! *-main:  main policies: drop, or accept
 //! ```
@@ -22,7 +22,7 @@ use super::{
     default_rules::{self, drop},
     divert,
     exempt::{self, RulesetContext, accept},
-    fragments,
+    fragments, quotes,
     ruleset_state::RulesetState,
 };
 
@@ -43,8 +43,9 @@ pub(super) fn table(
     });
     let of_way = context.parts.contains(&ChainKind::Way).then(|| divert::chains(context, layout));
     let of_fragments = fragments::chains(context, layout);
-    let chains = of_guard.chain(of_way.into_iter().flatten()).chain(of_fragments).collect();
-    Table { sets, ..empty(context, chains) }
+    let of_quotes = quotes::chains(context, layout);
+    let beside = of_way.into_iter().flatten().chain(of_fragments).chain(of_quotes);
+    Table { sets, ..empty(context, of_guard.chain(beside).collect()) }
 }
 
 /// A table that drops all but what is exempt.
@@ -61,7 +62,9 @@ pub(super) fn closed(context: &RulesetContext) -> Table {
     let nothing = RulesetState::empty(context.parts);
     let of_way = context.parts.contains(&ChainKind::Way).then(|| divert::chains(context, &nothing));
     let of_fragments = fragments::chains(context, &nothing);
-    empty(context, of_guard.chain(of_way.into_iter().flatten()).chain(of_fragments).collect())
+    let of_quotes = quotes::closed(context);
+    let beside = of_way.into_iter().flatten().chain(of_fragments).chain(of_quotes);
+    empty(context, of_guard.chain(beside).collect())
 }
 
 /// The table's name.
@@ -78,9 +81,8 @@ fn empty(context: &RulesetContext, chains: Vec<Chain>) -> Table {
 fn first(context: &RulesetContext) -> impl Iterator<Item = (ChainKind, Hook, Vec<Rule>)> {
     let by_tun = accept(vec![Condition::came_by(&context.tun)]);
     let exempt = std::iter::once(by_tun.clone()).chain(exempt::arriving(context)).collect();
-    let redirects =
-        exempt::redirects().map(|conditions| drop(conditions, DropReason::OutUnprotected));
-    let leaving = exempt::unjudged(context).chain(redirects).chain(exempt::discovery()).collect();
+    let leaving =
+        exempt::unjudged(context).chain(quotes::entry()).chain(exempt::discovery()).collect();
     let all = [
         (ChainKind::In, Hook::Input, exempt),
         (ChainKind::Forward, Hook::Forward, vec![by_tun]),

@@ -83,9 +83,13 @@ impl Alternatives {
         match part {
             ChainKind::Out => Some(&mut self.out),
             ChainKind::Way => Some(&mut self.way),
-            ChainKind::In | ChainKind::Forward | ChainKind::WholeIn | ChainKind::WholeForward => {
-                None
-            }
+            ChainKind::In
+            | ChainKind::Forward
+            | ChainKind::WholeIn
+            | ChainKind::WholeForward
+            | ChainKind::QuotedIn
+            | ChainKind::QuotedForward
+            | ChainKind::RedirectedForward => None,
         }
     }
 

@@ -6,6 +6,7 @@ mod divert;
 mod filters;
 mod fragments;
 mod gateway;
+mod quotes;
 mod random;
 
 use std::{net::Ipv4Addr, rc::Rc};

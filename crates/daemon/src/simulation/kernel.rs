@@ -85,7 +85,8 @@ impl Kernel {
             RuleVerdict::Accept
             | RuleVerdict::Mark(_)
             | RuleVerdict::Jump(_)
-            | RuleVerdict::Goto(_) => SendPath::Device,
+            | RuleVerdict::Goto(_)
+            | RuleVerdict::Return => SendPath::Device,
         }
     }
 

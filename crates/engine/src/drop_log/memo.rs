@@ -121,6 +121,7 @@ const fn is_by_policy(reason: DropReason) -> bool {
                 | DropReason::OutDefaultBlock
                 | DropReason::OutPolicyGone
                 | DropReason::OutUnprotected
+                | DropReason::OutQuotesProtected
                 | DropReason::OutQueueStands
                 | DropReason::OutPortFull
         ),

@@ -89,6 +89,7 @@ fn provoke(reason: DropReason) -> Raised {
         R::OutDeviceRefused => devices::refused(),
         R::OutDeviceUnfit => devices::unfit(),
         R::OutUnprotected => outbound::unprotected(),
+        R::OutQuotesProtected => Raised::Elsewhere("daemon/src/firewall/quotes.rs"),
         R::OutQueueStands | R::OutPortFull => Raised::Elsewhere(PORTS),
         R::InMalformed => inbound::malformed(),
         R::InChecksum => inbound::checksum(),

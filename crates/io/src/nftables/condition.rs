@@ -104,6 +104,32 @@ impl Condition {
         Self { relation: Relation::IsNot, ..Self::is(Field::Has(Extension::Routing), &[1]) }
     }
 
+    /// The same condition on the packet that an ICMP error of this version quotes (RFC 792,
+    /// RFC 4443 §3); `None` where a quote does not tell. Its IP header is taken to have neither
+    /// options nor extension headers. An ICMPv6 redirect is no such error.
+    #[must_use]
+    pub fn quoted(&self, version: Version) -> Option<Self> {
+        Some(Self { field: self.field.quoted(version)?, ..*self })
+    }
+
+    /// An ICMPv6 redirect of packets to a destination in this prefix (RFC 4861 §4.5).
+    #[must_use]
+    pub fn redirects(prefix: RoutePrefix) -> Self {
+        Self::address(prefix, Field::Header(Base::Transport, 24))
+    }
+
+    /// An IPv4 header without options.
+    #[must_use]
+    pub fn without_options() -> Self {
+        Self::network_byte(0, 0x45)
+    }
+
+    /// An IPv4 header with options.
+    #[must_use]
+    pub fn with_options() -> Self {
+        Self { relation: Relation::IsNot, ..Self::without_options() }
+    }
+
     /// A byte of the IP header has this value.
     #[must_use]
     pub fn network_byte(offset: u8, value: u8) -> Self {

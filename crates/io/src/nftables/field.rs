@@ -1,5 +1,7 @@
 //! Fields of packets, and their encoding as register loads.
 
+use uxfrm_packet::Version;
+
 use super::message::expression;
 use uxfrm_netlink_wire::AttributeWriter;
 
@@ -81,7 +83,31 @@ pub(super) fn set_mark_bits(bits: u32, list: &mut AttributeWriter<'_>) {
     });
 }
 
+/// Bytes of an ICMP error before the packet that it quotes (RFC 792, RFC 4443 §3).
+const BEFORE_QUOTE: u8 = 8;
+
 impl Field {
+    /// The same field of the packet that an ICMP error of this version quotes, whose header has
+    /// neither options nor extension headers.
+    pub(super) fn quoted(self, version: Version) -> Option<Self> {
+        let (header, protocol) = match version {
+            Version::V4 => (20, 9),
+            Version::V6 => (40, 6),
+        };
+        let in_quote =
+            |offset: u8| Some(Self::Header(Base::Transport, BEFORE_QUOTE.checked_add(offset)?));
+        match self {
+            Self::Meta(Meta::Family) => Some(self),
+            Self::Meta(Meta::Protocol) => in_quote(protocol),
+            Self::Header(Base::Network, offset) => in_quote(offset),
+            Self::Header(Base::Transport, offset) => in_quote(offset.checked_add(header)?),
+            Self::Meta(Meta::Mark | Meta::Interface | Meta::InterfaceName | Meta::LeavingName)
+            | Self::Extension(..)
+            | Self::Has(_)
+            | Self::DestinationKind => None,
+        }
+    }
+
     /// Loads the first `length` bytes.
     pub(super) fn load(self, register: u32, length: usize, list: &mut AttributeWriter<'_>) {
         let length = u32::try_from(length).unwrap_or(u32::MAX);

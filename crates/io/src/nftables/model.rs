@@ -135,6 +135,8 @@ pub enum RuleVerdict {
     Jump(&'static str),
     /// Continues in another chain without return.
     Goto(&'static str),
+    /// Goes back to the chain that jumped here.
+    Return,
     /// Sets these bits of its mark and accepts it.
     Mark(u32),
 }
@@ -321,6 +323,7 @@ impl RuleVerdict {
             Self::Accept | Self::Mark(_) => (1, None),
             Self::Jump(chain) => (-3, Some(chain)),
             Self::Goto(chain) => (-4, Some(chain)),
+            Self::Return => (-5, None),
         };
         verdict.bytes(1, &code.to_be_bytes());
         if let Some(chain) = chain {

@@ -111,6 +111,7 @@ impl SimulatedTable {
                 RuleVerdict::Accept | RuleVerdict::Drop | RuleVerdict::Mark(_) => {
                     return Some((rule.verdict, rule.counter));
                 }
+                RuleVerdict::Return => return None,
                 RuleVerdict::Goto(other) => return self.walk(other, packet),
                 RuleVerdict::Jump(other) => {
                     if let Some(judged) = self.walk(other, packet) {

@@ -75,6 +75,44 @@ fn extension(kind: u8, offset: u32, length: u32, flags: Option<u32>) -> Vec<u8> 
     expression("exthdr", &attributes)
 }
 
+/// Its header begins behind ICMP's eight bytes.
+#[test]
+fn condition_on_a_quoted_packet_loads_from_the_error() {
+    let prefix = |text: &str, length| RoutePrefix::new(text.parse().unwrap(), length).unwrap();
+    let at = |offset, value: &[u8]| {
+        let length = u32::try_from(value.len()).unwrap();
+        [load("payload", &[1, 2, offset, length]), compare(0, value)].concat()
+    };
+    let address = [10, 1, 2, 3];
+    let of_v6: std::net::Ipv6Addr = "fd01::9".parse().unwrap();
+    for (condition, version, expected) in [
+        (Condition::source(prefix("10.1.2.3", 32)), Version::V4, at(20, &address)),
+        (Condition::destination(prefix("10.1.2.3", 32)), Version::V4, at(24, &address)),
+        (Condition::protocol(17), Version::V4, at(17, &[17])),
+        (Condition::upper_pair(2, 53, 0xffff), Version::V4, at(30, &[0, 53])),
+        (Condition::source(prefix("fd01::9", 128)), Version::V6, at(16, &of_v6.octets())),
+        (Condition::destination(prefix("fd01::9", 128)), Version::V6, at(32, &of_v6.octets())),
+        (Condition::protocol(17), Version::V6, at(14, &[17])),
+        (Condition::upper_pair(0, 53, 0xffff), Version::V6, at(48, &[0, 53])),
+    ] {
+        assert_eq!(described(condition.quoted(version).unwrap()), expected, "{condition:?}");
+    }
+    assert_eq!(
+        described(Condition::redirects(prefix("fd01::9", 128))),
+        at(24, &of_v6.octets()),
+        "behind the target's address"
+    );
+    for untold in [
+        Condition::mark(1, 1),
+        Condition::came_by("lo"),
+        Condition::no_routing_header(),
+        Condition::later_fragment(),
+        Condition::to_own_address(),
+    ] {
+        assert_eq!(untold.quoted(Version::V6), None, "{untold:?}");
+    }
+}
+
 /// Load, mask, compare: `include/uapi/linux/netfilter/nf_tables.h` has the numbers.
 #[test]
 fn a_condition_is_load_mask_and_compare() {

@@ -265,6 +265,29 @@ fn jump_comes_back_and_goto_does_not() {
     });
 }
 
+/// Also from a chain that another one went to.
+#[test]
+fn return_comes_back_to_the_last_jump() {
+    with_nftables(|| {
+        let far = Neighbour::new();
+        let mut nftables = Nftables::open().unwrap();
+        let udp = || vec![Condition::protocol(17)];
+        let lead = rule(udp(), "hit", RuleVerdict::Jump("more"));
+        let mut made = table(vec![lead, rule(udp(), "all", RuleVerdict::Accept)]);
+        made.chains[1].rules = vec![rule(udp(), "more", RuleVerdict::Goto("last"))];
+        let back = rule(udp(), "more", RuleVerdict::Return);
+        let drop = rule(udp(), "more", RuleVerdict::Drop);
+        made.chains.push(Chain { name: "last", hook: None, rules: vec![back, drop] });
+        nftables.install(&made).unwrap();
+        let socket = UdpSocket::bind((here(Version::V4), PORT)).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        far.send(here(Version::V4));
+        assert_eq!(socket.recv(&mut [0; 16]).unwrap(), 5);
+        assert_eq!(count(&mut nftables, "more"), 2);
+        assert_eq!(count(&mut nftables, "all"), 1);
+    });
+}
+
 #[test]
 fn thousand_rules_fit_one_transaction() {
     with_nftables(|| {

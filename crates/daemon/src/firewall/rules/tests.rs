@@ -43,11 +43,11 @@ fn outcomes(rules: &[Rule]) -> Vec<(RuleVerdict, Option<&'static str>)> {
     rules.iter().map(|rule| (rule.verdict, rule.counter)).collect()
 }
 
-/// What stands before policies: so many that pass, and among them redirects, which do not leave.
+/// What stands before policies: so many that pass, and among them ICMP, which is judged.
 fn exempted(chain: &str, count: usize) -> Vec<(RuleVerdict, Option<&'static str>)> {
     let mut rules = vec![(RuleVerdict::Accept, None); count];
     if chain == "out" {
-        rules.splice(3..3, [(RuleVerdict::Drop, Some("out_unprotected")); 2]);
+        rules.splice(3..3, [(RuleVerdict::Jump("errors"), None); 2]);
     }
     rules
 }
@@ -70,6 +70,7 @@ fn ruleset_without_policies_accepts_all() {
             "in_held",
             "in_default_block",
             "out_unprotected",
+            "out_quotes_protected",
             "out_policy_block",
             "out_held",
             "out_default_block",

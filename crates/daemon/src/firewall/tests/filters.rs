@@ -7,7 +7,7 @@ use uxfrm_io::nftables::{
     TableChange,
 };
 
-use super::{CHAINS, random::Plain};
+use super::{CHAINS, ChainKind, random::Plain};
 
 /// A replica that notes after each single change which of its packets pass.
 #[derive(Debug, Default)]
@@ -31,7 +31,12 @@ impl Watched {
             let judge = move |packet: &Plain| self.replica.judge(chain, &packet.sample(part)).0;
             self.packets.iter().map(move |packet| judge(packet) == RuleVerdict::Accept)
         };
-        CHAINS.into_iter().flat_map(of_chain).collect()
+        // What tells of them, where the kernel has such a chain.
+        let telling = self.packets.iter().map(Plain::told).map(|error| {
+            self.replica.judge("quoted", &error.sample(ChainKind::QuotedIn)).0
+                == RuleVerdict::Accept
+        });
+        CHAINS.into_iter().flat_map(of_chain).chain(telling).collect()
     }
 }
 

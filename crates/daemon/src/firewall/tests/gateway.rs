@@ -155,7 +155,11 @@ impl Gateway {
         let spd = &self.database.current().spd;
         for packet in &self.guard.filter.packets {
             let parts = self.guard.context.parts;
-            for (part, chain) in CHAINS.into_iter().filter(|(part, _)| parts.contains(part)) {
+            // What errors quote decides about them as well, and these quote nothing.
+            let is_judged = |(part, _): &(ChainKind, &str)| {
+                parts.contains(part) && !(*part == ChainKind::Out && packet.is_error())
+            };
+            for (part, chain) in CHAINS.into_iter().filter(is_judged) {
                 let judged = self.guard.filter.replica.judge(chain, &packet.sample(part));
                 let flow = packet.flow(part);
                 let wanted = expected(spd, part, &flow);

@@ -49,6 +49,42 @@ impl Plain {
         Some(Ipv6Addr::from(*octets).into())
     }
 
+    /// Whether it is an ICMP error itself.
+    pub(super) fn is_error(&self) -> bool {
+        let protocol = self.flow(ChainKind::In).protocol;
+        let upper = IpPacket::parse(&self.bytes).unwrap();
+        let kind = upper.upper(&self.bytes).first().copied().unwrap_or(0);
+        match self.bytes[0] >> 4 {
+            4 => protocol == 1 && [3, 4, 5, 11, 12].contains(&kind),
+            _ => protocol == 58 && kind < 128,
+        }
+    }
+
+    /// An ICMP error that quotes it: time exceeded.
+    pub(super) fn told(&self) -> Self {
+        let (source, protocol, kind) = match self.bytes[0] >> 4 {
+            4 => (IpAddr::from(Ipv4Addr::new(192, 0, 2, 1)), 1, 11),
+            _ => (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(), 58, 3),
+        };
+        self.quoted(source, protocol, &[kind, 0, 0, 0, 0, 0, 0, 0])
+    }
+
+    /// An ICMPv6 redirect that quotes it, which is of IPv6.
+    pub(super) fn redirect(&self) -> Self {
+        let router = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+        let head = [137, 0, 0, 0, 0, 0, 0, 0];
+        let option = [4, 13, 0, 0, 0, 0, 0, 0];
+        let head = [&head[..], &router.octets(), &self.bytes[24..40], &option].concat();
+        self.quoted(router.into(), 58, &head)
+    }
+
+    /// A message to its source.
+    fn quoted(&self, source: IpAddr, protocol: u8, head: &[u8]) -> Self {
+        let bytes = [head, &self.bytes].concat();
+        let bytes = packet(source, self.flow(ChainKind::In).source, protocol, &bytes);
+        Self { bytes, mark: 0, came_by: 0 }
+    }
+
     /// What leaves came from the host itself.
     pub(super) fn came_by(&self, direction: Direction) -> u32 {
         match direction {
