@@ -1,9 +1,12 @@
 //! Up to which number a gateway accepts packets, told to etcd before it does.
 //!
 //! No packet may be accepted twice, and a gateway that takes a child over does not know what the
-//! one before accepted. So each gateway writes ahead, for each state that receives, an **edge**: it
+//! one before accepted. So each gateway writes ahead, for each state that receives, an [`Edge`]: it
 //! accepts no number above it. Who takes over begins above the highest edge that anybody wrote for
-//! the state. It costs what the peer had not yet sent up to there; so edges are near.
+//! the state. What the peer had not yet sent up to there is lost, so there are two of them: a near
+//! one, which is moved often, and a far one for a gateway without etcd. It goes beyond the near one
+//! only once most gateways of the pool know that it does
+//! (`agent`), and who takes over asks those.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -13,25 +16,43 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StateDigest(pub u128);
 
+/// Up to which numbers a gateway accepts packets of a state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Edge {
+    /// As long as it can tell etcd.
+    pub near: u64,
+    /// Without etcd, once the other gateways know. Never below the near one.
+    pub far: u64,
+}
+
+/// Which of both a gateway may have gone up to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reach {
+    /// It always told etcd.
+    Near,
+    /// It was without etcd, or nobody knows.
+    Far,
+}
+
 /// The edges of all states that a gateway has, or had until another wrote its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EdgeRecord {
-    edges: BTreeMap<StateDigest, u64>,
+    edges: BTreeMap<StateDigest, Edge>,
 }
 
 impl EdgeRecord {
-    /// The highest number that may have been accepted for a state.
+    /// Up to where packets of a state may have been accepted.
     #[must_use]
-    pub fn of(&self, state: StateDigest) -> Option<u64> {
+    pub fn of(&self, state: StateDigest) -> Option<Edge> {
         self.edges.get(&state).copied()
     }
 
-    /// Raises the edge of a state; whether it was below.
-    pub fn raise(&mut self, state: StateDigest, edge: u64) -> bool {
+    /// Raises the edges of a state to these.
+    pub fn raise(&mut self, state: StateDigest, edge: Edge) {
         let own = self.edges.entry(state).or_default();
-        let is_higher = edge > *own;
-        *own = edge.max(*own);
-        is_higher
+        own.near = own.near.max(edge.near);
+        own.far = own.far.max(edge.far).max(own.near);
     }
 
     /// Forgets a state, once another gateway's record has it.
@@ -40,15 +61,20 @@ impl EdgeRecord {
     }
 
     /// All of them.
-    pub fn iter(&self) -> impl Iterator<Item = (StateDigest, u64)> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = (StateDigest, Edge)> + '_ {
         self.edges.iter().map(|(state, edge)| (*state, *edge))
     }
 }
 
-/// Where the window of a state begins at a gateway that takes it over: above all that others may
-/// have accepted.
-pub fn start_of<'a>(state: StateDigest, records: impl IntoIterator<Item = &'a EdgeRecord>) -> u64 {
-    records.into_iter().filter_map(|record| record.of(state)).max().unwrap_or(0)
+impl Edge {
+    /// The one that holds.
+    #[must_use]
+    pub const fn at(self, reach: Reach) -> u64 {
+        match reach {
+            Reach::Near => self.near,
+            Reach::Far => self.far,
+        }
+    }
 }
 
 impl fmt::Display for StateDigest {
@@ -80,32 +106,22 @@ mod tests {
     fn edges_only_rise() {
         let (state, mut record) = (StateDigest(7), EdgeRecord::default());
         assert_eq!(record.of(state), None);
-        assert!(record.raise(state, 100));
-        assert!(!record.raise(state, 50));
-        assert_eq!(record.of(state), Some(100));
+        for (near, far, now) in
+            [(100, 200, (100, 200)), (50, 300, (100, 300)), (400, 0, (400, 400))]
+        {
+            record.raise(state, Edge { near, far });
+            let edge = record.of(state).unwrap();
+            assert_eq!((edge.at(Reach::Near), edge.at(Reach::Far)), now);
+        }
         record.forget(state);
         assert_eq!(record.of(state), None);
     }
 
     #[test]
-    fn who_takes_over_begins_above_the_highest() {
-        let state = StateDigest(u128::MAX);
-        let record = |edges: &[u64]| {
-            let mut record = EdgeRecord::default();
-            for edge in edges {
-                record.raise(state, *edge);
-            }
-            record
-        };
-        assert_eq!(start_of(state, []), 0);
-        assert_eq!(start_of(state, &[record(&[5]), record(&[]), record(&[9]), record(&[3])]), 9);
-    }
-
-    #[test]
     fn a_record_comes_back_as_it_was() {
         let mut record = EdgeRecord::default();
-        record.raise(StateDigest(1), u64::MAX);
-        record.raise(StateDigest(u128::MAX), 2);
+        record.raise(StateDigest(1), Edge { near: 3, far: u64::MAX });
+        record.raise(StateDigest(u128::MAX), Edge { near: 2, far: 2 });
         let text = serde_json::to_string(&record).unwrap();
         assert_eq!(serde_json::from_str::<EdgeRecord>(&text).unwrap(), record);
     }

@@ -5,12 +5,15 @@
 //! | `generation` | the number of the last desired state | `fleet apply` |
 //! | `pools/POOL/desired` | [`PoolIndex`](crate::desired::PoolIndex) | `fleet apply` |
 //! | `pools/POOL/buckets/NUMBER/SERIAL` | [`Bucket`](crate::desired::Bucket) | `fleet apply` |
-//! | `pools/POOL/tunnels/TUNNEL/SERIAL` | [`DesiredTunnel`](crate::desired::DesiredTunnel) | `fleet apply` |
 //! | `pools/POOL/members` | [`Members`](crate::members::Members) | gateways, by vote or own will |
 //! | `pools/POOL/votes/SUSPECT/VOTER` | that VOTER does not hear SUSPECT; under VOTER's lease | VOTER |
 //! | `pools/POOL/gateways/GATEWAY` | version, health; under GATEWAY's lease | GATEWAY |
-//! | `pools/POOL/numbers/KEY` | [`NumberRecord`](crate::numbers::NumberRecord) | the gateway that sends with it |
-//! | `pools/POOL/edges/GATEWAY` | [`EdgeRecord`](crate::edges::EdgeRecord) | GATEWAY |
+//! | `pools/POOL/numbers/KEY` | [`NumberRecord`](crate::numbers::NumberRecord) | who sends with it |
+//! | `tunnels/POOL/TUNNEL/SERIAL` | [`DesiredTunnel`](crate::desired::DesiredTunnel) | `fleet apply` |
+//! | `edges/POOL/GATEWAY` | [`EdgeRecord`](crate::edges::EdgeRecord) | GATEWAY |
+//!
+//! A gateway watches all below `pools/POOL/`. The others are read by who needs them: a tunnel by
+//! who has a child of it, edges by who takes a child over.
 //!
 //! All values are [sealed](crate::seal). The `1` is the version of this table and of the records: a
 //! gateway that does not know it keeps away. A bucket and a tunnel never change under their key: a
@@ -36,7 +39,10 @@ pub struct Keyspace {
 /// The keys of one pool of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolKeyspace {
+    /// Of what all its gateways watch, with the slash.
     prefix: String,
+    tunnels: String,
+    edges: String,
 }
 
 impl Keyspace {
@@ -67,12 +73,16 @@ impl Keyspace {
     /// The keys of a pool.
     #[must_use]
     pub fn pool(&self, pool: &PoolName) -> PoolKeyspace {
-        PoolKeyspace { prefix: format!("{}{pool}/", self.pools()) }
+        PoolKeyspace {
+            prefix: format!("{}{pool}/", self.pools()),
+            tunnels: format!("{}tunnels/{pool}/", self.prefix),
+            edges: format!("{}edges/{pool}/", self.prefix),
+        }
     }
 }
 
 impl PoolKeyspace {
-    /// What all its keys begin with.
+    /// What all keys begin with that its gateways watch.
     #[must_use]
     pub fn prefix(&self) -> &str {
         &self.prefix
@@ -93,7 +103,7 @@ impl PoolKeyspace {
     /// One tunnel.
     #[must_use]
     pub fn tunnel(&self, name: &TunnelName, serial: Serial) -> String {
-        self.key(&format!("tunnels/{name}/{}", serial.0))
+        format!("{}{name}/{}", self.tunnels, serial.0)
     }
 
     /// The gateways of the pool.
@@ -129,7 +139,13 @@ impl PoolKeyspace {
     /// What a gateway receives up to.
     #[must_use]
     pub fn edges(&self, gateway: &GatewayName) -> String {
-        self.key(&format!("edges/{gateway}"))
+        self.all_edges() + gateway.as_str()
+    }
+
+    /// What the keys of all gateways' edges begin with.
+    #[must_use]
+    pub fn all_edges(&self) -> String {
+        self.edges.clone()
     }
 
     fn key(&self, rest: &str) -> String {
