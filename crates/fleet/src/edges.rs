@@ -2,15 +2,17 @@
 //!
 //! No packet may be accepted twice, and a gateway that takes a child over does not know what the
 //! one before accepted. So each gateway writes ahead, for each state that receives, an [`Edge`]: it
-//! accepts no number above it. Who takes over begins above the highest edge that anybody wrote for
-//! the state. What the peer had not yet sent up to there is lost, so there are two of them: a near
-//! one, which is moved often, and a far one for a gateway without etcd. It goes beyond the near one
-//! only once most gateways of the pool know that it does
-//! (`agent`), and who takes over asks those.
+//! accepts no number above it. Who takes over begins above the edge of the gateway that had the
+//! state last, and that one began above the one before. What the peer had not yet sent up to there
+//! is lost, so there are two of them: a near one, which is moved often, and a far one for a gateway
+//! without etcd. It goes beyond the near one only once most gateways of the pool know that it does,
+//! and their votes say so to who takes over.
 
 use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
+
+use crate::{names::GatewayName, seal::Serial};
 
 /// Names a state, its key among it, and tells nothing about the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,6 +25,8 @@ pub struct Edge {
     pub near: u64,
     /// Without etcd, once the other gateways know. Never below the near one.
     pub far: u64,
+    /// The epoch under which it was raised last: who has the highest had the state last.
+    pub epoch: Serial,
 }
 
 /// Which of both a gateway may have gone up to.
@@ -53,6 +57,7 @@ impl EdgeRecord {
         let own = self.edges.entry(state).or_default();
         own.near = own.near.max(edge.near);
         own.far = own.far.max(edge.far).max(own.near);
+        own.epoch = own.epoch.max(edge.epoch);
     }
 
     /// Forgets a state, once another gateway's record has it.
@@ -64,6 +69,15 @@ impl EdgeRecord {
     pub fn iter(&self) -> impl Iterator<Item = (StateDigest, Edge)> + '_ {
         self.edges.iter().map(|(state, edge)| (*state, *edge))
     }
+}
+
+/// Who had a state last, and its edge; none where nobody ever had it.
+pub fn last_holder<'a>(
+    state: StateDigest,
+    records: impl IntoIterator<Item = (&'a GatewayName, &'a EdgeRecord)>,
+) -> Option<(&'a GatewayName, Edge)> {
+    let had = records.into_iter().filter_map(|(name, record)| Some((name, record.of(state)?)));
+    had.max_by_key(|(_, edge)| edge.epoch)
 }
 
 impl Edge {
@@ -109,7 +123,7 @@ mod tests {
         for (near, far, now) in
             [(100, 200, (100, 200)), (50, 300, (100, 300)), (400, 0, (400, 400))]
         {
-            record.raise(state, Edge { near, far });
+            record.raise(state, Edge { near, far, epoch: Serial(1) });
             let edge = record.of(state).unwrap();
             assert_eq!((edge.at(Reach::Near), edge.at(Reach::Far)), now);
         }
@@ -118,10 +132,24 @@ mod tests {
     }
 
     #[test]
+    fn the_highest_epoch_had_it_last() {
+        let (state, a, b) = (StateDigest(7), "a".parse().unwrap(), "b".parse().unwrap());
+        let record = |near, epoch| {
+            let mut record = EdgeRecord::default();
+            record.raise(state, Edge { near, far: near, epoch: Serial(epoch) });
+            record
+        };
+        let (one, other) = (record(500, 3), record(400, 4));
+        let holder = last_holder(state, [(&a, &one), (&b, &other)]).unwrap();
+        assert_eq!((holder.0, holder.1.near), (&b, 400));
+        assert_eq!(last_holder(StateDigest(8), [(&a, &one)]), None);
+    }
+
+    #[test]
     fn a_record_comes_back_as_it_was() {
         let mut record = EdgeRecord::default();
-        record.raise(StateDigest(1), Edge { near: 3, far: u64::MAX });
-        record.raise(StateDigest(u128::MAX), Edge { near: 2, far: 2 });
+        record.raise(StateDigest(1), Edge { near: 3, far: u64::MAX, epoch: Serial(1) });
+        record.raise(StateDigest(u128::MAX), Edge { near: 2, far: 2, epoch: Serial(2) });
         let text = serde_json::to_string(&record).unwrap();
         assert_eq!(serde_json::from_str::<EdgeRecord>(&text).unwrap(), record);
     }

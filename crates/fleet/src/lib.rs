@@ -17,11 +17,16 @@
 //! | [`edges`] | up to which number a gateway accepts packets |
 #![forbid(unsafe_code)]
 
+pub mod agent;
 pub mod desired;
 pub mod edges;
+pub mod heartbeat;
 pub mod keyspace;
 pub mod members;
 pub mod names;
 pub mod numbers;
 pub mod placement;
 pub mod seal;
+#[cfg(test)]
+mod simulation;
+pub mod store;

@@ -10,6 +10,7 @@ use std::{collections::BTreeMap, net::SocketAddr};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    edges::Reach,
     names::{ChildId, GatewayName},
     placement::{Placement, PlacementTarget},
 };
@@ -43,8 +44,9 @@ pub enum Duty {
     Active,
     /// It gives its children to others, one after the other, before maintenance.
     Draining,
-    /// It is lost: others have its children. It comes back by its own will alone.
-    Down,
+    /// It is lost: others have its children, and know up to where it accepted packets. It comes
+    /// back by its own will alone.
+    Down(Reach),
 }
 
 impl Members {
@@ -99,7 +101,8 @@ mod tests {
 
     #[test]
     fn only_active_gateways_have_children() {
-        let members = members(&[("a", Duty::Active), ("b", Duty::Draining), ("c", Duty::Down)]);
+        let members =
+            members(&[("a", Duty::Active), ("b", Duty::Draining), ("c", Duty::Down(Reach::Near))]);
         let child = |index| ChildId { tunnel: "t".parse().unwrap(), index };
         let owners = members.owners(&[child(0), child(1)]);
         assert!(owners.iter().all(|owner| owner.unwrap().as_str() == "a"), "{owners:?}");
@@ -124,9 +127,9 @@ mod tests {
     fn a_duty_changes_once() {
         let before = members(&[("a", Duty::Active)]);
         let (a, b) = ("a".parse().unwrap(), "b".parse().unwrap());
-        let after = before.with_duty(&a, Duty::Down).unwrap();
-        assert_eq!(after.gateways[&a].duty, Duty::Down);
-        assert_eq!(after.with_duty(&a, Duty::Down), None);
-        assert_eq!(after.with_duty(&b, Duty::Down), None);
+        let after = before.with_duty(&a, Duty::Down(Reach::Far)).unwrap();
+        assert_eq!(after.gateways[&a].duty, Duty::Down(Reach::Far));
+        assert_eq!(after.with_duty(&a, Duty::Down(Reach::Far)), None);
+        assert_eq!(after.with_duty(&b, Duty::Down(Reach::Far)), None);
     }
 }
