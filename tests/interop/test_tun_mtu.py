@@ -387,6 +387,5 @@ def test_hub_tells_nobody_in_plain_what_came_in_esp(uxfrm, size):
         assert [kind for kind in map(wire.protocol, (frame for _, frame in frames)) if kind == "esp"], "nothing came to the hub"
         quoted = [frame for _, frame in frames if echo.MARKER[:8] in frame]
         assert not quoted, quoted[0].hex()
-        # The kernel's redirects were made; of what is too big it tells nothing, as the TUN takes it.
-        dropped = "out_quotes_protected" in network.right.run(str(uxfrm), "drops", check=False)
-        assert dropped is (size == 600)
+        # Its redirects; of what is too big it tells nothing, as the TUN takes it.
+        assert "out_quotes_protected" in network.right.run(str(uxfrm), "drops", check=False)
