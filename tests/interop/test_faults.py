@@ -320,6 +320,35 @@ def test_the_near_end_names_packets_that_its_own_filter_refuses(tunnel):
     patience.wait_for(leaves, tunnel.why_out)
 
 
+def test_the_near_end_names_chains_that_drop_by_their_policy(tunnel):
+    """As Docker's: what none of its rules accepts is dropped. One without rules drops all."""
+    tunnel.start()
+    left = tunnel.sites.left
+    left.run("nft", 'table ip fault { chain FORWARD { type filter hook forward priority 0; policy drop; iifname "docker0" accept; }; }')
+    try:
+        chain = "table ip fault, chain FORWARD (hook forward, policy drop)"
+        said = tunnel.why_out()
+        assert f"warn own filter {chain}: the packet may be dropped" in said, said
+        assert 'nft insert rule ip fault FORWARD oifname "uxfrm0" accept' in said, said
+        said = tunnel.why_in()
+        assert chain in said and 'nft insert rule ip fault FORWARD iifname "uxfrm0" accept' in said, said
+        left.run("nft", "flush chain ip fault FORWARD")
+        tunnel.there()
+        said = tunnel.why_out()
+        assert f"fail own filter {chain}, has no rules: the packet is dropped" in said, said
+        assert "does not get through (own filter)" in said, said
+        assert tunnel.status()["tunnels"][0]["sent"]["packets"] == 0
+        assert chain in tunnel.asked("doctor")
+        for way in ("iifname", "oifname"):
+            left.run("nft", f'insert rule ip fault FORWARD {way} "uxfrm0" accept')
+        tunnel.there()
+        says(tunnel.why_out, f"sent {DATAGRAMS} packets")
+    finally:
+        left.run("nft", "delete table ip fault")
+    said = tunnel.why_in()
+    assert "no chain at hook input or forward has policy drop" in said, said
+
+
 def test_the_near_end_names_numbers_from_before_its_restart(tunnel):
     """The peer begins its numbers anew with an old key, and this end has been restarted."""
     tunnel.start()

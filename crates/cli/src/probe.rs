@@ -236,6 +236,7 @@ mod tests {
                 tun_mtu: None,
                 fixed_tun_mtu: None,
                 clamped_mss: None,
+                too_big: None,
                 offloaded: false,
             }),
         }

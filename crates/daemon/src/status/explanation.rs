@@ -3,13 +3,14 @@
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use uxfrm_engine::{
-    Action, Direction, DropReason, FlowKey, Moment, MssClamp, PolicyEntry, PolicyLookup, Sa,
-    Settings, Snapshot, Spi,
+    Action, Direction, DropReason, FlowKey, IcmpErrorWay, Moment, MssClamp, PolicyEntry,
+    PolicyLookup, Prefix, Sa, Settings, Snapshot, Spi,
     explain::{
         inbound::{InboundExplanation, InboundOutcome, ReceivedEsp, StateExplanation},
         outbound::{AcquireStage, OutboundExplanation, OutboundOutcome, ProtectedPath},
         policies::{NearPolicy, PolicyExplanation, PolicyMisfit},
         states::TemplateExplanation,
+        too_big::{HostErrorWay, TooBigExplanation},
     },
 };
 use uxfrm_packet::{Version, mss};
@@ -17,7 +18,7 @@ use uxfrm_status::{
     drops::DropAdvice,
     explanation::{
         EncapsulationStatus, EspQuery, FlowExplanation, FlowOutcome, FlowQuery, FlowStep, FlowWay,
-        StepResult,
+        LostErrors, SizeErrorWay, StepResult, TooBigStatus,
     },
     protocol::RequestRefusal,
     quantity::{count, things},
@@ -88,7 +89,7 @@ fn outbound(
         OutboundOutcome::Dropped(reason) => (FlowOutcome::Dropped, dropped_words(*reason)),
     };
     let encapsulation = match &explained.outcome {
-        OutboundOutcome::Protected(path) => Some(encapsulation(path, settings, flow)),
+        OutboundOutcome::Protected(path) => Some(encapsulation(path, (snapshot, settings), flow)),
         OutboundOutcome::Plain | OutboundOutcome::Waits(_) | OutboundOutcome::Dropped(_) => None,
     };
     let drop = match explained.outcome {
@@ -140,10 +141,7 @@ fn inbound(
     let (outcome, verdict) = match explained.outcome {
         InboundOutcome::Passes => {
             let words = match esp {
-                Some(_) => {
-                    steps.push(filter_step());
-                    "comes in, if number and ICV are right"
-                }
+                Some(_) => "comes in, if number and ICV are right",
                 None => "comes in plain: no policy asks for ESP",
             };
             (FlowOutcome::ComesIn, words.to_owned())
@@ -164,13 +162,6 @@ fn inbound(
         encapsulation: None,
         drop: reason.map(advice),
     }
-}
-
-/// What the gateway can't see: the kernel's packet filter has the packet after it.
-fn filter_step() -> FlowStep {
-    let text = "a packet filter of this host may still drop it: `nft list ruleset`; rules with \
-                `iifname` have to let the TUN's packets pass";
-    FlowStep::new("own filter", text)
 }
 
 /// The ESP packet, with what the query leaves open filled in by the state of its SPI.
@@ -310,16 +301,11 @@ fn state_step(explained: &StateExplanation) -> FlowStep {
 }
 
 fn size_step(path: &ProtectedPath, settings: &Settings, flow: &FlowKey) -> FlowStep {
-    let ProtectedPath { path_mtu, inner_mtu, limit, overhead, ends, .. } = path;
-    let fits = format!("{path_mtu} towards {}, less {overhead} for ESP", ends.1);
-    let text = match limit > inner_mtu {
-        true => format!(
-            "up to {limit} bytes pass, the least of IPv6: {fits}, so those above {inner_mtu} leave in \
-             fragments; larger ones are answered by ICMP"
-        ),
-        false => {
-            format!("up to {inner_mtu} bytes fit: {fits}; larger ones with DF are answered by ICMP")
-        }
+    let ProtectedPath { path_mtu, inner_mtu, limit, ends, .. } = path;
+    let fits = wording::size(*path_mtu, (*inner_mtu, *limit), ends.1);
+    let text = match flow.destination {
+        IpAddr::V4(_) => format!("{fits}; larger ones with DF are answered by ICMP"),
+        IpAddr::V6(_) => format!("{fits}; larger ones are answered by ICMP"),
     };
     let mss = match clamped_mss(path, settings, flow) {
         Some(mss) => format!("TCP's SYNs announce {mss} bytes at most: `[host] clamp_mss` is on"),
@@ -466,7 +452,11 @@ const ENOUGH: u64 = 3;
 /// How long a peer that answered before may be silent while we send.
 const SILENCE: Duration = Duration::from_secs(30);
 
-fn encapsulation(path: &ProtectedPath, settings: &Settings, flow: &FlowKey) -> EncapsulationStatus {
+fn encapsulation(
+    path: &ProtectedPath,
+    (snapshot, settings): (&Snapshot, &Settings),
+    flow: &FlowKey,
+) -> EncapsulationStatus {
     EncapsulationStatus {
         source: path.ends.0,
         destination: path.ends.1,
@@ -480,7 +470,39 @@ fn encapsulation(path: &ProtectedPath, settings: &Settings, flow: &FlowKey) -> E
         tun_mtu: None,
         fixed_tun_mtu: None,
         clamped_mss: clamped_mss(path, settings, flow),
+        too_big: Some(too_big(&TooBigExplanation::of(snapshot, settings, flow), flow.source)),
         offloaded: path.device.is_some(),
+    }
+}
+
+/// Who hears that a packet of `sender` is too large.
+fn too_big(explained: &TooBigExplanation, sender: IpAddr) -> TooBigStatus {
+    let lost = explained.host.iter().filter_map(|(from, way)| {
+        let from = *from;
+        let (cause, taken) = match way {
+            HostErrorWay::Plain => return None,
+            HostErrorWay::IntoTunnel(entry) => {
+                (format!("`{}` takes it into its tunnel", wording::policy(entry)), Some(entry))
+            }
+            HostErrorWay::Blocked(Some(entry)) => {
+                (format!("`{}` blocks it", wording::policy(entry)), Some(entry))
+            }
+            HostErrorWay::Blocked(None) => ("the default of `dir out` blocks it".to_owned(), None),
+        };
+        let net = taken.map(|entry| entry.selector().source);
+        let net = net.filter(|net| net.prefix_len() > 0 && net.contains(sender));
+        let (source, destination) =
+            net.map_or_else(|| (Prefix::host(from), Prefix::host(sender)), |net| (net, net));
+        Some(LostErrors { from, cause, mend: wording::plain_between(source, destination) })
+    });
+    TooBigStatus {
+        uxfrm: match explained.engine {
+            IcmpErrorWay::FromHost => SizeErrorWay::FromHost,
+            IcmpErrorWay::ThroughHostPort => SizeErrorWay::FromDestination,
+            IcmpErrorWay::Withheld => SizeErrorWay::Withheld,
+        },
+        comes_by_tunnel: explained.comes_by_tunnel,
+        lost: lost.collect(),
     }
 }
 
