@@ -18,7 +18,7 @@ use super::{
     access::Access,
     board::{Board, Post, Posted},
     drops::DropRing,
-    explanation::explain,
+    explanation::{Lately, explain},
     grouping::Grouping,
     survey::{Cursor, ReadAt, Survey, parse_cursor},
     watch::{PacketSource, Watch, Watcher},
@@ -132,7 +132,9 @@ impl Sources {
         let snapshot = self.published.load_full();
         let is_inline = self.identity.mode == "inline";
         let tun = if is_inline { String::new() } else { self.identity.tun.clone() };
-        let mut explanation = explain(&snapshot, &self.settings, query, self.drops.peers())?;
+        let (drops, expired) = (self.drops.peers(), posted.post.expired.as_slice());
+        let lately = Lately { drops: &drops, expired };
+        let mut explanation = explain(&snapshot, &self.settings, query, lately)?;
         if let Some(outer) = explanation.encapsulation.as_mut().filter(|_| is_inline) {
             outer.too_big = None;
         }

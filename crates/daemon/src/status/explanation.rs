@@ -21,13 +21,24 @@ use uxfrm_status::{
         LostErrors, SizeErrorWay, StepResult, TooBigStatus,
     },
     protocol::RequestRefusal,
-    quantity::{count, things},
+    quantity::{count, span, things},
 };
 
-use super::peer_drops::{DroppedPackets, PeerDrops};
+use super::{
+    board::ExpiredState,
+    peer_drops::{DroppedPackets, PeerDrops},
+};
 use crate::{clock::now, wording};
 
-/// Explains a flow by a snapshot and what was dropped lately; `settings` are a worker's.
+/// What happened lately, by which a flow is explained beside the snapshot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lately<'a> {
+    pub(super) drops: &'a PeerDrops<'a>,
+    /// States that passed their hard limit, the latest last.
+    pub(super) expired: &'a [ExpiredState],
+}
+
+/// Explains a flow by a snapshot and what happened lately; `settings` are a worker's.
 ///
 /// # Errors
 /// When the query asks for what no packet can be.
@@ -35,7 +46,7 @@ pub(super) fn explain(
     snapshot: &Snapshot,
     settings: &Settings,
     query: &FlowQuery,
-    drops: PeerDrops<'_>,
+    lately: Lately<'_>,
 ) -> Result<FlowExplanation, RequestRefusal> {
     let FlowQuery { source, destination, esp, .. } = *query;
     if source.is_ipv4() != destination.is_ipv4() {
@@ -49,7 +60,7 @@ pub(super) fn explain(
     let is_inbound = || esp.is_some() || settings.addresses.holds(destination);
     let way = query.way.unwrap_or_else(|| if is_inbound() { FlowWay::In } else { FlowWay::Out });
     Ok(match way {
-        FlowWay::Out => outbound(snapshot, &settings, &flow, drops),
+        FlowWay::Out => outbound(snapshot, &settings, &flow, lately),
         FlowWay::In => inbound(snapshot, &settings, &flow, esp),
     })
 }
@@ -71,11 +82,11 @@ fn outbound(
     snapshot: &Snapshot,
     settings: &Settings,
     flow: &FlowKey,
-    drops: PeerDrops<'_>,
+    Lately { drops, expired }: Lately<'_>,
 ) -> FlowExplanation {
     let explained = OutboundExplanation::of(snapshot, settings, flow, now());
     let mut steps = vec![policy_step(&explained.policies)];
-    steps.extend(explained.templates.iter().map(template_step));
+    steps.extend(explained.templates.iter().map(|template| template_step(template, expired)));
     let (outcome, verdict) = match &explained.outcome {
         OutboundOutcome::Plain => {
             (FlowOutcome::LeavesPlain, "leaves PLAIN: no policy protects it".to_owned())
@@ -258,7 +269,7 @@ fn near_policy_words(near: &NearPolicy) -> String {
     format!("not `{policy} priority {priority}`: {why}")
 }
 
-fn template_step(explained: &TemplateExplanation) -> FlowStep {
+fn template_step(explained: &TemplateExplanation, expired: &[ExpiredState]) -> FlowStep {
     let template = wording::template(&explained.template);
     match &explained.state {
         Some(sa) => FlowStep::new("state", format!("`{}`, for `{template}`", wording::state(sa))),
@@ -271,9 +282,15 @@ fn template_step(explained: &TemplateExplanation) -> FlowStep {
                 let (state, template) = (wording::state(&near.sa), &explained.template);
                 format!("nearest: `{state}`, but {}", wording::difference(near, template))
             });
+            let peer = explained.ends.1;
+            let gone = expired.iter().rev().find(|gone| gone.id.destination == peer);
+            let gone = gone.map(|gone| {
+                let ago = span(now().since(gone.at).as_secs());
+                format!("state {} to {peer} reached a hard limit {ago} ago", gone.id.spi)
+            });
             FlowStep::new("state", format!("no state fits `{template}`"))
                 .with_result(result)
-                .with_notes(near.collect())
+                .with_notes(near.chain(gone).collect())
         }
     }
 }
@@ -330,7 +347,7 @@ fn clamped_mss(path: &ProtectedPath, settings: &Settings, flow: &FlowKey) -> Opt
 fn traffic_step(
     snapshot: &Snapshot,
     path: &ProtectedPath,
-    drops: PeerDrops<'_>,
+    drops: &PeerDrops<'_>,
 ) -> Option<FlowStep> {
     let out = path.states.last()?;
     if let Some(step) = refused_step(snapshot, path, out, drops) {
@@ -380,22 +397,22 @@ fn traffic_step(
     Some(FlowStep::new("path", text).with_result(StepResult::Doubtful).with_notes(suspects))
 }
 
-/// What this host's kernel refused to send. Which peer's it was is known only if no other peer was
-/// sent to at that time.
+/// What this host's kernel refused to send. Where that is not known of its records, it was this
+/// peer's only if no other peer was sent to at that time.
 fn refused_step(
     snapshot: &Snapshot,
     path: &ProtectedPath,
     out: &Sa,
-    drops: PeerDrops<'_>,
+    drops: &PeerDrops<'_>,
 ) -> Option<FlowStep> {
-    let refused = drops.refused_since(out.usage().last_used()?)?;
     let (own, peer) = path.ends;
+    let refused = drops.refused_since(out.usage().last_used()?, peer)?;
     let is_other = |sa: &Arc<Sa>| {
         sa.id().destination != peer
             && sa.id().destination != own
             && sa.usage().last_used().is_some_and(|used| refused.may_be_of(used))
     };
-    let (result, doubt) = match snapshot.sad.iter().any(is_other) {
+    let (result, doubt) = match !refused.has_state() && snapshot.sad.iter().any(is_other) {
         true => (StepResult::Doubtful, ", of this peer or of others"),
         false => (StepResult::Fails, ""),
     };
@@ -404,7 +421,7 @@ fn refused_step(
 }
 
 /// What came from the peer since it was last heard, and was dropped here.
-fn dropped_step(path: &ProtectedPath, back: &Sa, drops: PeerDrops<'_>) -> Option<FlowStep> {
+fn dropped_step(path: &ProtectedPath, back: &Sa, drops: &PeerDrops<'_>) -> Option<FlowStep> {
     let (own, peer) = path.ends;
     let heard = back.added().max(back.usage().last_used().unwrap_or_default());
     let by_state = drops.by_state(back).map(|dropped| (dropped.state_words(), dropped));
