@@ -85,7 +85,11 @@ impl StaticTunnel {
     }
 
     fn notes(&self) -> Vec<String> {
-        let peer = self.ends[1];
+        let peer = match self.ends[1] {
+            IpAddr::V4(address) => address.to_string(),
+            // As scp wants it.
+            IpAddr::V6(address) => format!("[{address}]"),
+        };
         let mut notes = Vec::new();
         if self.is_example {
             notes.push(
@@ -198,6 +202,7 @@ mod tests {
             assert!(texts[3].contains(&format!("{policy} {direction} tmpl src 2001:db8::1")));
         }
         assert_eq!(plan.notes.len(), 1);
+        assert!(plan.notes[0].contains("root@[2001:db8::2]:/etc/uxfrm/"), "{}", plan.notes[0]);
         assert_eq!(texts[1].matches("flag esn af-unspec ").count(), 2, "{}", texts[1]);
     }
 
