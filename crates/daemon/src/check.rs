@@ -20,7 +20,7 @@ mod tun_mtu;
 
 use std::{collections::HashSet, fmt};
 
-use uxfrm_engine::{Settings, Snapshot};
+use uxfrm_engine::{Lifecycle, Sa, Settings, Snapshot};
 
 pub(crate) use self::host_settings::HostSettings;
 
@@ -52,6 +52,14 @@ struct Subject<'a> {
     snapshot: &'a Snapshot,
     settings: &'a Settings,
     host: &'a HostSettings,
+}
+
+impl Subject<'_> {
+    /// All states but those that a key manager was asked for.
+    fn states(&self) -> impl Iterator<Item = &Sa> {
+        let all = self.snapshot.sad.iter().map(|sa| &**sa);
+        all.filter(|sa| sa.lifecycle() != Lifecycle::Acquire)
+    }
 }
 
 impl Finding {

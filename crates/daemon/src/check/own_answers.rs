@@ -51,8 +51,7 @@ fn covers_itself(entry: &PolicyEntry) -> bool {
         && entry.templates().any(|template| template.mode == Mode::Tunnel)
         && selector.protocol == 0
         && is_net
-        && to.prefix_len() <= net.prefix_len()
-        && to.contains(net.address())
+        && to.covers(net)
 }
 
 /// Whether a policy decides about ICMP of the gateway to a host.

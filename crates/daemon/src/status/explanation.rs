@@ -13,7 +13,7 @@ use uxfrm_engine::{
         too_big::{HostErrorWay, TooBigExplanation},
     },
 };
-use uxfrm_packet::{Version, mss};
+use uxfrm_packet::mss;
 use uxfrm_status::{
     drops::DropAdvice,
     explanation::{
@@ -333,12 +333,8 @@ fn size_step(path: &ProtectedPath, settings: &Settings, flow: &FlowKey) -> FlowS
 
 /// What SYNs announce at most, if they are changed.
 fn clamped_mss(path: &ProtectedPath, settings: &Settings, flow: &FlowKey) -> Option<u16> {
-    let version = match flow.destination {
-        IpAddr::V4(_) => Version::V4,
-        IpAddr::V6(_) => Version::V6,
-    };
     match settings.clamp_mss {
-        MssClamp::On => Some(mss::fitting(version, path.inner_mtu)),
+        MssClamp::On => Some(mss::fitting(flow.version(), path.inner_mtu)),
         MssClamp::Off => None,
     }
 }
