@@ -40,14 +40,7 @@ impl TooBigExplanation {
     pub fn of(snapshot: &Snapshot, settings: &Settings, flow: &FlowKey) -> Self {
         let spd = &snapshot.spd;
         let error = error_flow(flow.destination, flow.source);
-        let back = FlowKey {
-            source: flow.destination,
-            destination: flow.source,
-            source_port: flow.destination_port,
-            destination_port: flow.source_port,
-            mark: 0,
-            ..*flow
-        };
+        let back = FlowKey { mark: 0, ..flow.reversed() };
         let comes = [Direction::In, Direction::Forward].iter().any(|direction| {
             let mut deciding = spd.deciding(*direction, flow);
             deciding.any(|entry| entry.templates().next().is_some())
