@@ -103,7 +103,7 @@ fn is_tunnel(entry: &PolicyEntry) -> bool {
 }
 
 /// Whether more than one host is in it.
-fn is_network(prefix: Prefix) -> bool {
+pub(super) fn is_network(prefix: Prefix) -> bool {
     prefix.prefix_len() < prefix.family().bits()
 }
 
