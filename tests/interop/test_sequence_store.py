@@ -105,8 +105,8 @@ def requests(end, first, count):
 def received(end):
     """From where and up to where the store lets the peer's state receive."""
     lines = (end.store / "sequences").read_text().strip("\0").splitlines()
-    found = [tuple(map(int, line.split()[-2:])) for line in lines if line.startswith("received ")]
-    return found[-1]
+    is_peers = lambda line: line.startswith("received ") and HERE.outer[4] in line.split()
+    return [tuple(map(int, line.split()[-2:])) for line in lines if is_peers(line)][-1]
 
 
 def lost(end):
