@@ -32,6 +32,17 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
+    /// The flow of the answers.
+    pub(crate) const fn reversed(&self) -> Self {
+        Self {
+            source: self.destination,
+            destination: self.source,
+            source_port: self.destination_port,
+            destination_port: self.source_port,
+            ..*self
+        }
+    }
+
     /// A key with addresses only.
     pub(crate) const fn between(source: IpAddr, destination: IpAddr) -> Self {
         Self {

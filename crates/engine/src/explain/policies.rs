@@ -118,7 +118,7 @@ fn misfit(
     match (found.next(), found.next()) {
         (None, _) => first.map(|first| outranked(entry, first)),
         (Some(only), None) => Some(only),
-        (Some(_), Some(_)) => entry.matches(&reversed(flow)).then_some(PolicyMisfit::WayBack),
+        (Some(_), Some(_)) => entry.matches(&flow.reversed()).then_some(PolicyMisfit::WayBack),
     }
 }
 
@@ -133,17 +133,6 @@ fn outranked(entry: &PolicyEntry, first: &PolicyEntry) -> PolicyMisfit {
         PolicyMisfit::BehindPriority
     } else {
         PolicyMisfit::BehindOlder
-    }
-}
-
-/// The flow of the answers.
-fn reversed(flow: &FlowKey) -> FlowKey {
-    FlowKey {
-        source: flow.destination,
-        destination: flow.source,
-        source_port: flow.destination_port,
-        destination_port: flow.source_port,
-        ..*flow
     }
 }
 

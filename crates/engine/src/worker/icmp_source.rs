@@ -56,13 +56,7 @@ impl Worker {
 
 /// Whether policies protect the answers of a quoted packet, or the packet on its way in.
 fn is_protected(spd: &Spd, back: &FlowKey) -> bool {
-    let quoted = FlowKey {
-        source: back.destination,
-        destination: back.source,
-        source_port: back.destination_port,
-        destination_port: back.source_port,
-        ..*back
-    };
+    let quoted = back.reversed();
     protects(spd, Direction::Out, back)
         || protects(spd, Direction::In, &quoted)
         || protects(spd, Direction::Forward, &quoted)
