@@ -511,7 +511,7 @@ def test_who_only_listens_at_a_path_is_told_nothing(network, uxfrm):
             assert (told == "") == (directory == everybodys), told
 
 
-@pytest.mark.parametrize("manner", ["listens", "silent", "full", "namespace", "su"])
+@pytest.mark.parametrize("manner", ["listens", "silent", "full", "namespace", "su", "capable"])
 def test_a_gateway_starts_and_is_found_whoever_has_its_name(network, uxfrm, manner):
     """Anybody could keep it from starting by taking its abstract names first."""
     network.here.stop()
@@ -580,7 +580,7 @@ def prefixed(program, command, uxfrm):
     return str(program)
 
 
-@pytest.mark.parametrize("manner", ["listens", "namespace", "su"])
+@pytest.mark.parametrize("manner", ["listens", "namespace", "su", "capable"])
 def test_a_stranger_keeps_no_gateway_from_starting_that_may_not_look_at_others(network, uxfrm, tmp_path, manner):
     network.here.stop()
     gateway = Gateway(prefixed(tmp_path / "root", "setpriv --bounding-set -sys_ptrace", uxfrm), network.left)

@@ -179,3 +179,82 @@ def test_offload_devices_are_used_as_the_page_says(shell, gateway):  # noqa: F81
     shell.paste("uxfrm dev delete nic0 || true")
     shell.paste(others)
     assert "mine.toml" in profile
+
+
+# A page's block of TOML that is no configuration of a gateway, by its begin.
+OTHER_TOML = {"offload.md": ["name = "]}
+# What a block needs of another block of its page, by its begin.
+NEEDED = {"af-xdp.md": {"[wire]\n# µs": '[wire]\naf_xdp = "eth1"'}}
+# Warnings of `uxfrm check` that a page's configuration is to have, by the block's begin.
+ACCEPTED = {}
+
+
+def configurations():
+    """The configurations of all pages, each with its page."""
+    for page in PAGES:
+        found = re.findall(r"^ *```toml\n(.*?)^ *```", page.read_text(), re.S | re.M)
+        for text in (re.sub(r"^  +", "", block, flags=re.M) for block in found):
+            if not text.startswith(tuple(OTHER_TOML.get(page.name, []))):
+                yield pytest.param(page.name, text, id=f"{page.name}-{text.split(chr(10))[0]}")
+    for path in ("docs/example.toml", "examples/gateway.toml"):
+        yield pytest.param(path, (ROOT / path).read_text(), id=path)
+
+
+@pytest.fixture
+def guided(shell, uxfrm, gateway, tmp_path):  # noqa: F811
+    """Runs `uxfrm check` in the directory of the README's gateway, on a host as the guides have it."""
+    for device in ("eth0", "eth1"):
+        veth(gateway.namespace, device, gateway.namespace, f"{device}-peer")
+    for forwarding in ("net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"):
+        gateway.namespace.run("sysctl", "-qw", f"{forwarding}=1")
+    directory = tmp_path / "guided"
+    directory.mkdir(mode=0o700)
+    here = Shell(uxfrm, gateway.namespace, directory)
+    here.paste(block("README.md", "umask 077") + block("README.md", "mkdir peer").split("scp")[0])
+    # `docs/example.toml` has them apart.
+    here.paste("grep 'xfrm state' tunnel.batch > states.batch; grep 'xfrm policy' tunnel.batch > policies.batch")
+    return here, directory
+
+
+def warnings(told):
+    return [line for line in told.splitlines() if line.startswith("warning:")]
+
+
+@pytest.mark.parametrize(("page", "text"), configurations())
+def test_no_configuration_of_the_pages_has_a_warning(page, text, guided):
+    shell, directory = guided
+    for begin, needed in NEEDED.get(page, {}).items():
+        text = text.replace("[wire]", needed, 1) if text.startswith(begin) else text
+    if "[xfrm]" not in text:
+        text += '\n[xfrm]\nbatch = ["tunnel.batch"]\n'
+    store = f'sequences = "{directory / "store"}"'
+    text = text.replace("[xfrm]\n", f"[xfrm]\n{store}\n", 1) if "\nsequences = " not in text else text
+    (directory / "page.toml").write_text(text)
+    told = warnings(shell.paste("uxfrm check page.toml 2>&1"))
+    accepted = [words for begin, words in ACCEPTED.get(page, {}).items() if text.startswith(begin)]
+    assert all(any(words in line for words in accepted) for line in told), told
+
+
+def test_both_ends_of_the_readme_have_no_warning(guided):
+    shell, _ = guided
+    for config in ("gateway.toml", "peer/gateway.toml"):
+        assert warnings(shell.paste(f"uxfrm check {config} 2>&1")) == [], config
+
+
+@pytest.mark.parametrize("outer", [4, 6])
+@pytest.mark.parametrize("inner", [4, 6])
+def test_what_setup_static_writes_has_no_warning(outer, inner, guided, gateway):  # noqa: F811
+    shell, directory = guided
+    if outer == 6:
+        gateway.namespace.ip("addr add fd09::1/64 dev wire0 nodad")
+    ends = {4: ("10.9.0.1", "10.9.0.2"), 6: ("fd09::1", "fd09::2")}[outer]
+    nets = {4: ("10.1.0.0/24", "10.2.0.0/24"), 6: ("fd01::/64", "fd02::/64")}[inner]
+    words = f"--local {ends[0]} --peer {ends[1]} --local-net {nets[0]} --peer-net {nets[1]}"
+    (directory / "root").mkdir()
+    shell.paste(f"uxfrm setup static --root root {words}")
+    for place in ("root/etc/uxfrm", "root/etc/uxfrm/peer"):
+        config = directory / place / "uxfrm.toml"
+        assert config.exists(), shell.paste("find root")
+        config.write_text(config.read_text() + f'sequences = "{directory / "store"}"\n')
+        told = warnings(shell.paste(f"uxfrm check {config} 2>&1"))
+        assert told == [], (place, told)

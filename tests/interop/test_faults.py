@@ -221,8 +221,12 @@ FAULTS = [
     Fault("far reqid", change("far", "out", "reqid 1", "reqid 2"), "both", Tunnel.why_out, SILENT),
     Fault("far policies missing", leave_out("far", "out", "in", "fwd"), "there", Tunnel.why_out, SILENT),
     Fault("fwd missing", leave_out("near", "fwd"), "back", Tunnel.why_in, ("in_no_policy", "dir in", "dir fwd for all others")),
+    Fault("fwd missing, status", leave_out("near", "fwd"), "back", Tunnel.status_text, ("up (", "packets that came by 0x00001002 were dropped, the last", "in_no_policy")),
+    Fault("wrong key, status", change("far", "out state", KEYS["back"], WRONG_KEY), "back", Tunnel.status_text, ("idle (nothing so far; ", "packets that came by 0x00001002 were dropped, the last", "in_forged")),
     Fault("fwd missing, drops", leave_out("near", "fwd"), "back", Tunnel.drops, ("in_no_policy",)),
     Fault("near state expired", end_early("near", "out state"), "there", Tunnel.status_text, ("down", "expired")),
+    Fault("near state expired, why", end_early("near", "out state"), "there", Tunnel.why_out, ("fail state", "state 0x00001001 to 10.8.0.2 reached a hard limit")),
+    Fault("far policies missing, status", leave_out("far", "out", "in", "fwd"), "there", Tunnel.status_text, ("up (nothing has come back yet)",)),
     Fault("far state expired", end_early("far", "out state"), "back", lambda tunnel: tunnel.sends_and_asks(), ("one-way", "received nothing for")),
     Fault("MTU hole", lambda tunnel: filter_at_router(tunnel, "ip length > 1300"), "none", lambda tunnel: tunnel.probe(), ("lost, and nobody says so (an MTU hole)", "Set `mtu 1300` on the route to", "ip route change", "so that senders are told")),
     Fault("peer has another key", change("far", "in state", KEYS["there"], WRONG_KEY), "there", Tunnel.why_out, SILENT),
@@ -308,6 +312,11 @@ def test_the_near_end_names_packets_that_its_own_filter_refuses(tunnel):
         tunnel.there()
         said = says(tunnel.why_out, "fail path", "port_refused", "nft list ruleset")
         assert "does not get through (path)" in said, said
+        records = [json.loads(line) for line in tunnel.asked("drops", "-j", "--reason", "port_refused").splitlines()]
+        assert records and all(record["esp"]["destination"] == FAR for record in records), records
+        assert all(record["state"]["spi"].endswith(SPIS["there"][2:]) for record in records), records
+        # Counts by tunnel are up to a second old.
+        patience.wait_for(lambda: tunnel.status()["tunnels"][0]["drops"].get("port_refused"), tunnel.status_text)
         command = ["ip", "netns", "exec", left.name, str(tunnel._uxfrm), "why", NEAR_HOST, FAR_HOST]
         assert subprocess.run(command, capture_output=True).returncode == 1
     finally:
@@ -318,6 +327,35 @@ def test_the_near_end_names_packets_that_its_own_filter_refuses(tunnel):
         return "fail path" not in tunnel.why_out()
 
     patience.wait_for(leaves, tunnel.why_out)
+
+
+def test_the_near_end_names_chains_that_drop_by_their_policy(tunnel):
+    """As Docker's: what none of its rules accepts is dropped. One without rules drops all."""
+    tunnel.start()
+    left = tunnel.sites.left
+    left.run("nft", 'table ip fault { chain FORWARD { type filter hook forward priority 0; policy drop; iifname "docker0" accept; }; }')
+    try:
+        chain = "table ip fault, chain FORWARD (hook forward, policy drop)"
+        said = tunnel.why_out()
+        assert f"warn own filter {chain}: the packet may be dropped" in said, said
+        assert 'nft insert rule ip fault FORWARD oifname "uxfrm0" accept' in said, said
+        said = tunnel.why_in()
+        assert chain in said and 'nft insert rule ip fault FORWARD iifname "uxfrm0" accept' in said, said
+        left.run("nft", "flush chain ip fault FORWARD")
+        tunnel.there()
+        said = tunnel.why_out()
+        assert f"fail own filter {chain}, has no rules: the packet is dropped" in said, said
+        assert "does not get through (own filter)" in said, said
+        assert tunnel.status()["tunnels"][0]["sent"]["packets"] == 0
+        assert chain in tunnel.asked("doctor")
+        for way in ("iifname", "oifname"):
+            left.run("nft", f'insert rule ip fault FORWARD {way} "uxfrm0" accept')
+        tunnel.there()
+        says(tunnel.why_out, f"sent {DATAGRAMS} packets")
+    finally:
+        left.run("nft", "delete table ip fault")
+    said = tunnel.why_in()
+    assert "no chain at hook input or forward has policy drop" in said, said
 
 
 def test_the_near_end_names_numbers_from_before_its_restart(tunnel):

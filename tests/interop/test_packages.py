@@ -114,15 +114,84 @@ def test_a_new_package_takes_over_and_a_removal_refuses_nothing(root, packages):
     assert "uxfrm" not in root.run("ip", "rule") and "30000" not in root.run("ip", "rule")
 
 
+SCRIPTS = prerequisite.REPOSITORY / "packaging"
+DEB, RPM = "deb/postrm", "rpm/postun"
+NUMBERS = {"var/lib/uxfrm/gateway/sequences": "sent 1f 10.0.0.2 0x1 0/0 4194304\n"}
+WINDOWS = {"run/uxfrm/var-lib-uxfrm-gateway/received.windows": "uxfrmwit"}
+HELD = {"var/lib/uxfrm/gateway/policies": ""}
+
+
+@pytest.mark.parametrize(
+    "script, action, there, stays",
+    [
+        (DEB, "purge", {}, set()),
+        (DEB, "purge", HELD, set()),
+        (DEB, "purge", {"var/lib/uxfrm/gateway/": ""}, set()),
+        # Whose keys they are cannot be seen from outside: by a configuration elsewhere and units of
+        # any form and place, linked ones too, or by none.
+        (DEB, "purge", NUMBERS, NUMBERS),
+        (DEB, "purge", NUMBERS | HELD, NUMBERS | HELD),
+        (DEB, "purge", NUMBERS | {"srv/uxfrm.toml": ""}, NUMBERS.keys() | {"srv/uxfrm.toml"}),
+        (DEB, "purge", {"var/lib/uxfrm/netns-blue/sequences.new": ""}, {"var/lib/uxfrm/netns-blue/sequences.new"}),
+        (DEB, "purge", {"var/lib/uxfrm/a file of mine": ""}, {"var/lib/uxfrm/a file of mine"}),
+        (DEB, "purge", {"etc/uxfrm/static.batch": "keys"}, {"etc/uxfrm/static.batch"}),
+        (DEB, "purge", NUMBERS | WINDOWS, NUMBERS | WINDOWS),
+        (DEB, "purge", {"run/uxfrm/lock": ""}, set()),
+        (DEB, "remove", NUMBERS | WINDOWS | {"etc/uxfrm/uxfrm.toml": ""}, NUMBERS.keys() | WINDOWS | {"etc/uxfrm/uxfrm.toml"}),
+        (DEB, "remove", NUMBERS | {"run/uxfrm/4026531833.lock": ""}, NUMBERS),
+        (DEB, "upgrade", NUMBERS | WINDOWS | {"run/uxfrm/lock": ""}, NUMBERS.keys() | WINDOWS | {"run/uxfrm/lock"}),
+        (RPM, "0", NUMBERS | WINDOWS, NUMBERS | WINDOWS),
+        (RPM, "0", NUMBERS | {"run/uxfrm/lock": ""}, NUMBERS),
+        (RPM, "1", NUMBERS | {"run/uxfrm/lock": ""}, NUMBERS.keys() | {"run/uxfrm/lock"}),
+    ],
+)
+def test_what_a_removal_forgets(tmp_path, script, action, there, stays):
+    for name, text in there.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir() if name.endswith("/") else path.write_text(text)
+    text = re.sub(r"(?<![\w/])/(etc|var|run)/", rf"{tmp_path}/\1/", (SCRIPTS / script).read_text())
+    done = subprocess.run(["sh", "-c", text, script, action], capture_output=True, text=True)
+    assert done.returncode == 0, done
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == set(stays), done
+    told = "stays, with the sequence numbers" in done.stderr
+    assert told == (action == "purge" and any(name.startswith("var/lib") for name in left)), done
+
+
+def test_what_a_removal_can_not_read_stays(tmp_path):
+    """A directory that can't be looked into, and a link to another disk."""
+    (tmp_path / "disk/gateway").mkdir(parents=True)
+    (tmp_path / "disk/gateway/sequences").write_text("sent")
+    (tmp_path / "var/lib").mkdir(parents=True)
+    (tmp_path / "var/lib/uxfrm").symlink_to(tmp_path / "disk")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "find").write_text("#!/bin/sh\nexit 1\n")
+    (programs / "find").chmod(0o755)
+    text = re.sub(r"(?<![\w/])/(etc|var|run)/", rf"{tmp_path}/\1/", (SCRIPTS / DEB).read_text())
+    for path in (os.environ["PATH"], f"{programs}:{os.environ['PATH']}"):
+        subprocess.run(["sh", "-c", text, DEB, "purge"], check=True, env=os.environ | {"PATH": path})
+        assert (tmp_path / "var/lib/uxfrm/gateway/sequences").exists(), path
+
+
 def test_a_purge_keeps_the_numbers_of_a_configuration_elsewhere(root, packages):
     root.install(deb(packages))
-    unit = root.path / "etc/systemd/system/gateway.service"
-    unit.parent.mkdir(parents=True, exist_ok=True)
-    unit.write_text("[Service]\nExecStart=/usr/bin/uxfrm run /srv/uxfrm.toml\n")
-    (root.path / "var/lib/uxfrm/gateway").mkdir(parents=True)
-    root.run("dpkg", "--purge", "uxfrm")
-    assert (root.path / "var/lib/uxfrm/gateway").is_dir()
-    unit.unlink()
+    configuration = root.path / "srv/uxfrm.toml"
+    configuration.write_text('[xfrm]\nbatch = ["x.batch"]\n')
+    state = "proto esp spi 0x1 mode tunnel reqid 1 aead 'rfc4106(gcm(aes))'"
+    key = "0x" + "17" * 20
+    line = f"xfrm state add src 192.0.2.1 dst 192.0.2.2 {state} {key} 128\n"
+    (root.path / "srv/x.batch").write_text(line)
+    gateway = root.start("uxfrm", "run", "/srv/uxfrm.toml")
+    patience.wait_for(lambda: "uxfrm: ready" in gateway.log.read_text(), gateway.log.read_text)
+    gateway.terminate()
+    gateway.wait(patience.SECONDS)
+    stores = lambda: {path.read_text().strip("\0") for path in root.path.glob("var/lib/uxfrm/*/sequences")}
+    before = stores()
+    assert any(re.search("^sent ", text, re.M) for text in before), before
+    told = root.run("dpkg", "--purge", "uxfrm")
+    assert stores() == before, told
 
 
 def test_the_tarball_runs_where_it_is_unpacked(root, packages):

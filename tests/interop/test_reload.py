@@ -60,6 +60,33 @@ def test_only_what_files_say_otherwise_changes(gateway, network):
     gateway.stop()
 
 
+def test_what_will_not_work_is_warned_of_once(gateway, network):
+    """A line may be right, and its packets be dropped all the same: `check` says so, and so do a
+    reload and a start."""
+    lines = PROTECTED.lines(HERE, THERE)
+    template = next(line for line in lines if " dir in " in line).split(" tmpl ")[1]
+    mixed = f"xfrm policy add src fd02::/64 dst fd01::/64 dir in tmpl {template}"
+    gateway.start(lines, more=CONTROLLED)
+    assert "af-unspec" not in gateway.log()
+    gateway.write([*lines, mixed], more=CONTROLLED)
+    warning = "flag af-unspec"
+    for options in (["--dry-run"], []):
+        said = reload(gateway, *options)
+        assert "+ policy src fd02::/64" in said and "warning: " in said and warning in said, said
+    assert reload(gateway) == "nothing is different\n"
+    gateway.write(lines, more=CONTROLLED)
+    assert "warning" not in reload(gateway)
+    saved = gateway.namespace.run(str(gateway._binary), "xfrm", "save") + mixed.removeprefix("xfrm ") + "\n"
+    (gateway.directory / "wanted").write_text(saved)
+    for options in (["--dry-run"], []):
+        said = gateway.namespace.run(str(gateway._binary), "xfrm", "sync", *options, str(gateway.directory / "wanted"))
+        assert "+ policy src fd02::/64" in said and warning in said, said
+    gateway.stop()
+    gateway.start([*lines, mixed], more=CONTROLLED)
+    assert warning in gateway.log()
+    gateway.stop()
+
+
 def test_what_is_wrong_changes_nothing(gateway, network):
     lines = PROTECTED.lines(HERE, THERE)
     gateway.start(lines, more=CONTROLLED)

@@ -28,6 +28,8 @@ LINES = STATIC.lines(HERE, THERE)
 REPLAYED = 50
 # `FIRST_RESERVED` of crates/engine.
 RESERVED = 16384
+# `AHEAD` of crates/daemon/src/reconcile/sequences/reservation.rs.
+AHEAD = 4_194_304
 # linux/netlink.h, and the kernel's own group
 NETLINK_KOBJECT_UEVENT, KERNEL_GROUP = 15, 1
 DEVICE = '[[device]]\nname = "nic0"\nprofile = "unlimited"\n'
@@ -98,6 +100,13 @@ def requests(end, first, count):
         sa.seq_num = number
         frames.append(sealed_request(STATIC, end, sa, f"number {number}".encode()))
     return frames
+
+
+def received(end):
+    """From where and up to where the store lets the peer's state receive."""
+    lines = (end.store / "sequences").read_text().strip("\0").splitlines()
+    found = [tuple(map(int, line.split()[-2:])) for line in lines if line.startswith("received ")]
+    return found[-1]
 
 
 def lost(end):
@@ -211,6 +220,38 @@ def test_what_was_received_before_a_restart_is_not_received_again(end, finish, k
     assert end.answered(requests(end, first + 1, 1)) == 1
     assert next_answer(end, time.monotonic() + 0.2) is None, "a replayed packet was answered"
     assert end.reasons()["in_before_restart"] == REPLAYED
+
+
+@pytest.mark.parametrize("kind", [SOFTWARE, CRYPTO, PACKET], ids=["software", "crypto", "packet"])
+@pytest.mark.parametrize("finish", ["stop", "kill"])
+def test_starts_that_fail_leave_windows_where_they_were(end, finish, kind):
+    lines = LINES if kind == SOFTWARE else offloaded(kind, STATIC, HERE, THERE)
+    more = "" if kind == SOFTWARE else DEVICE
+    end.start(more, lines)
+    frames = requests(end, 1, REPLAYED)
+    assert end.answered(frames) == REPLAYED
+    end.send()
+    getattr(end.gateway, finish)()
+    end.network.here.ip("link add uxfrm0 type veth peer name taken0")
+    edges = [received(end)]
+    for _ in range(2):
+        with pytest.raises(AssertionError, match="ended at start"):
+            end.start(more, lines)
+        edges.append(received(end))
+    end.network.here.ip("link del uxfrm0")
+    end.start(more, lines)
+    for frame in frames:
+        end.network.far.send(frame)
+    # What a device receives nobody sees; it might have received all of it each time.
+    first = edges[-1][1] if kind == PACKET else REPLAYED
+    moved = [edges[0][1] + at * RESERVED for at in range(3)] if kind == PACKET else []
+    assert moved in ([], [edge for _, edge in edges]), edges
+    assert end.answered(requests(end, first + 1, 1)) == 1
+    assert next_answer(end, time.monotonic() + 0.2) is None, "a replayed packet was answered"
+    assert end.reasons()["in_before_restart"] == REPLAYED
+    end.send()
+    last, next_one = (packet.number for packet in end.sent[19:21])
+    assert next_one > last + 2 * AHEAD - 100, "each start left out what it had reserved"
 
 
 @pytest.mark.parametrize("kind", [SOFTWARE, CRYPTO, PACKET], ids=["software", "crypto", "packet"])

@@ -5,6 +5,7 @@ import json
 import re
 import socket
 import struct
+import subprocess
 
 import pytest
 
@@ -303,6 +304,46 @@ def test_why_tells_what_of_ipv6_passes_where_less_than_its_least_fits(uxfrm, two
     assert "up to 1280 bytes pass" in words and "those above 1246 leave in fragments" in words, words
     outer = json.loads(two.left.run(str(uxfrm), *question, "-j", check=False))["encapsulation"]
     assert (outer["path_mtu"], outer["inner_mtu"], outer["overhead"]) == (1300, 1280, 54)
+    [fits] = re.findall(r" size +(up to .*?);", words)
+    trace = [str(uxfrm), "trace", "1", "--host", THERE.inner[6]]
+    with subprocess.Popen(["ip", "netns", "exec", two.left.name, *trace], stdout=subprocess.PIPE, text=True) as tracing:
+
+        def traced():
+            two.left.run("ping", "-c1", "-W1", "-I", HERE.inner[6], THERE.inner[6], check=False)
+            return tracing.poll() is not None
+
+        patience.wait_for(traced, "a trace")
+        said = tracing.stdout.read()
+    assert f"  {fits}\n" in said, (fits, said)
+
+
+def test_why_tells_whether_forwarded_senders_hear(uxfrm):
+    """A policy for all destinations takes the kernel's ICMP to the gateway's own hosts as well. What
+    `why` says is what a host behind the gateway meets."""
+    with MtuSites() as sites:
+        sites.start(uxfrm, FITS - 46)
+        here = sites.gateways[0]
+        host, there = HOSTS[4]
+
+        def asked():
+            return sites.left.run(str(uxfrm), "why", host, there, "tcp", "443", check=False)
+
+        said = asked()
+        assert "the kernel tells senders" in said and "  warn size" not in said, said
+        template = f"tmpl src {OUTER[0]} dst {OUTER[1]} proto esp reqid 1 mode tunnel"
+        here.ip(f"xfrm policy add src {NETS[4][0]} dst 0.0.0.0/0 dir out {template}")
+        said = asked()
+        own = "does not reach the sender: `policy src 10.1.0.0/24 dst 0.0.0.0/0 dir out` takes it into its tunnel"
+        assert "  warn size" in said and own in said, said
+        big = ("ping", "-n", "-c1", "-W1", "-M", "do", "-s", str(FITS - 28), "-I", host, there)
+        said = sites.left_host.run(*big, check=False)
+        assert "Frag needed" not in said and "message too long" not in said, said
+        here.ip(f"xfrm policy add src {NETS[4][0]} dst {NETS[4][0]} dir out priority 0")
+        here.ip(f"xfrm policy update src {NETS[4][0]} dst 0.0.0.0/0 dir out priority 9 {template}")
+        said = asked()
+        assert "the kernel tells senders" in said and "  warn size" not in said, said
+        said = sites.left_host.run(*big, check=False)
+        assert "Frag needed" in said or "message too long" in said, said
 
 
 def test_route_that_takes_less_is_followed(uxfrm, two):

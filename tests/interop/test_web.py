@@ -362,6 +362,61 @@ def test_slow_clients_hold_up_nobody(network, gateway, web):
     assert web.document("status")["totals"]["tunnels"] == 1
 
 
+FLOOD = """
+import resource, select, signal, socket, sys
+kind, address, count, text = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4].encode().decode("unicode_escape").encode()
+resource.setrlimit(resource.RLIMIT_NOFILE, (count + 100, count + 100))
+held = []
+for number in range(count):
+    stream = socket.socket(socket.AF_UNIX if kind == "unix" else socket.AF_INET)
+    stream.settimeout(60)
+    stream.connect(address if kind == "unix" else ("127.0.0.1", int(address)))
+    try:
+        stream.sendall(text)
+    except ConnectionError:
+        pass
+    held.append(stream)
+print("held", flush=True)
+sys.stdin.read()
+"""
+SILENT, KEPT, STREAMS = (
+    "",
+    f"GET /healthz HTTP/1.1\\r\\nHost: localhost:{PORT}\\r\\nAuthorization: Bearer {TOKEN}\\r\\n\\r\\n",
+    f"GET /api/v1/events HTTP/1.1\\r\\nHost: localhost:{PORT}\\r\\nAuthorization: Bearer {TOKEN}\\r\\n\\r\\n",
+)
+
+
+@contextlib.contextmanager
+def flood(namespace, user, *arguments):
+    """Connections of a user, held open meanwhile."""
+    drop = ["setpriv", "--reuid", str(user), "--regid", str(READERS), "--clear-groups", "--inh-caps=-all"]
+    command = ["ip", "netns", "exec", namespace.name, *drop, "/usr/bin/python3", "-c", FLOOD, *map(str, arguments)]
+    held = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert held.stdout.readline() == "held\n"
+    yield held
+    held.stdin.close()
+    assert held.wait(patience.SECONDS) == 0
+
+
+def test_one_user_shuts_nobody_out(network, gateway, tcp):
+    gateway.start(PROTECTED.lines(HERE, THERE), more=READABLE)
+    bearer = {"Authorization": f"Bearer {TOKEN}"}
+    for text, count in ((SILENT, 2000), (KEPT, 1000), (STREAMS, 300)):
+        with flood(network.left, 64990, "tcp", PORT, count, text) as busy, flood(network.left, 64991, "tcp", PORT, 1, KEPT):
+            assert tcp.ask("/api/v1/status", bearer, connection=tcp.tcp())[0] == 200, text
+            # A stream begins, and goes on.
+            with contextlib.closing(tcp.tcp()) as listener:
+                listener.request("GET", "/api/v1/events", headers=bearer)
+                answer = listener.getresponse()
+                assert answer.status == 200, text
+                while b"heartbeat" not in (line := answer.readline()):
+                    assert line, "the stream has ended"
+            assert busy.poll() is None
+        for user in (0, 64991):
+            with flood(network.left, user, "tcp", PORT, 1, KEPT):
+                pass
+
+
 @pytest.fixture(scope="module")
 def schemathesis(tmp_path_factory):
     """schemathesis (PyPI), in an environment of its own."""

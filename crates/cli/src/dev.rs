@@ -5,15 +5,15 @@
 //! the gateway refused, 255 invalid arguments.
 
 use std::io::{self, StdoutLock, Write as _};
-use std::os::fd::AsRawFd as _;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::ExitCode;
 
 use nix::errno::Errno;
-use nix::sys::socket::{MsgFlags, recv, send};
 use serde::Serialize;
-use uxfrm_control_client::{ClientDialect, connect_dialect, disable_timeout};
+use uxfrm_control_client::{
+    ClientDialect, connect_dialect, disable_timeout, receive_datagram, send_datagram,
+};
 use uxfrm_io::text_file;
 use uxfrm_offload::Profile;
 use uxfrm_offload::dev::{
@@ -108,7 +108,7 @@ fn attempt(words: &[String]) -> Result<ExitCode, Failure> {
     let socket = connect_dialect(path.as_deref(), ClientDialect::Devices)
         .map_err(|error| Failure::Absent(format!("{error:#}")))?;
     let request = serde_json::to_vec(&command)?;
-    send(socket.as_raw_fd(), &request, MsgFlags::MSG_NOSIGNAL)?;
+    send_datagram(&socket, &request)?;
     let printer = Printer { notation: options.style.notation, only_flows };
     if matches!(command, DevCommand::Events(_)) {
         disable_timeout(&socket)?;
@@ -259,12 +259,8 @@ impl Printer {
 }
 
 fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Result<DevAnswer, Failure> {
-    loop {
-        match recv(socket.as_raw_fd(), buffer, MsgFlags::empty()) {
-            Ok(0) => return Err(Failure::Closed),
-            Ok(len) => return Ok(serde_json::from_slice(&buffer[..len])?),
-            Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
+    match receive_datagram(socket, buffer)? {
+        0 => Err(Failure::Closed),
+        length => Ok(serde_json::from_slice(&buffer[..length])?),
     }
 }

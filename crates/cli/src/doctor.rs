@@ -55,9 +55,9 @@ fn examine(host: &Host) -> Vec<Finding> {
     let units = ike_unit::installed(host, None);
     let mut checks = vec![kernel_esp::check(host, &units), kernel::netlink_xfrm(host)];
     checks.extend(ike_daemons::check(&units));
+    checks.extend([kernel::tun(host), packet_filter::check()]);
+    checks.extend(packet_filter::forwarded());
     checks.extend([
-        kernel::tun(host),
-        packet_filter::check(),
         kernel::af_xdp(host),
         forwarding::forwarding(host),
         forwarding::rp_filter(host),

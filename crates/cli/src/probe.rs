@@ -169,7 +169,7 @@ fn words(report: &ProbeReport) -> String {
     text.push('\n');
     if let Some(fails) = fails {
         text += &match told {
-            true => format!("of {fails} bytes: somebody on the path says that it is too large\n"),
+            true => format!("of {fails} bytes: refused as too large, and the sender is told\n"),
             false => format!("of {fails} bytes: lost, and nobody says so (an MTU hole)\n"),
         };
     }
@@ -236,6 +236,7 @@ mod tests {
                 tun_mtu: None,
                 fixed_tun_mtu: None,
                 clamped_mss: None,
+                too_big: None,
                 offloaded: false,
             }),
         }

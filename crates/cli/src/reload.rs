@@ -2,14 +2,13 @@
 //! `uxfrm xfrm sync` has it do what a text says.
 
 use std::io::Write;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use nix::errno::Errno;
-use nix::sys::socket::{MsgFlags, recv, send};
 use uxfrm_control_client::reload::{ReloadAnswer, ReloadRequest, SyncCourse, SyncRequest};
-use uxfrm_control_client::{ClientDialect, connect_dialect};
+use uxfrm_control_client::{ClientDialect, connect_dialect, receive_datagram, send_datagram};
 use uxfrm_xfrm::session::SyncText;
 use zeroize::Zeroizing;
 
@@ -46,8 +45,8 @@ fn say(words: &str) {
 
 /// Sends a datagram.
 fn put(gateway: &OwnedFd, datagram: &[u8]) -> anyhow::Result<()> {
-    match send(gateway.as_raw_fd(), datagram, MsgFlags::MSG_NOSIGNAL) {
-        Ok(_) => Ok(()),
+    match send_datagram(gateway, datagram) {
+        Ok(()) => Ok(()),
         Err(Errno::EAGAIN) => bail!(SILENT),
         Err(errno) => Err(errno).context("the gateway went away"),
     }
@@ -81,7 +80,7 @@ fn follow(
     let mut buffer = vec![0; LARGEST];
     let mut printed = 0;
     loop {
-        let length = match recv(gateway.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
+        let length = match receive_datagram(gateway, &mut buffer) {
             Ok(0) => bail!("the gateway went away"),
             Ok(length) => length,
             Err(Errno::EAGAIN) => bail!(SILENT),

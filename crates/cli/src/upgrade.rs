@@ -1,14 +1,14 @@
 //! `uxfrm upgrade`: has another process replace the gateway.
 
 use std::io::Write as _;
-use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use nix::errno::Errno;
-use nix::sys::socket::{MsgFlags, recv, send};
 use uxfrm_control_client::upgrade::{UpgradeAnswer, UpgradeRequest};
-use uxfrm_control_client::{ClientDialect, connect_dialect, disable_timeout};
+use uxfrm_control_client::{
+    ClientDialect, connect_dialect, disable_timeout, receive_datagram, send_datagram,
+};
 
 use crate::arguments::UpgradeOptions;
 
@@ -21,9 +21,9 @@ pub(crate) fn execute(options: &UpgradeOptions) -> anyhow::Result<()> {
     // The gateway itself has a timeout for the new process.
     disable_timeout(&gateway)?;
     let request = serde_json::to_vec(&UpgradeRequest { binary })?;
-    send(gateway.as_raw_fd(), &request, MsgFlags::MSG_NOSIGNAL).context("the gateway went away")?;
+    send_datagram(&gateway, &request).context("the gateway went away")?;
     let mut buffer = vec![0; LARGEST];
-    let length = match recv(gateway.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
+    let length = match receive_datagram(&gateway, &mut buffer) {
         Ok(0) | Err(Errno::ECONNRESET) => bail!("the gateway went away: its log says why"),
         length => length?,
     };

@@ -5,7 +5,7 @@ use std::{
     ffi::OsStr,
     fs, io,
     os::{
-        fd::{AsFd, AsRawFd as _, OwnedFd},
+        fd::{AsFd, OwnedFd},
         unix::{ffi::OsStrExt as _, fs::MetadataExt as _, net::UnixDatagram},
     },
     path::Path,
@@ -15,8 +15,7 @@ use std::{
 use nix::{
     sys::{
         socket::{
-            AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect as connect_socket,
-            getsockopt, recv, send, setsockopt, socket,
+            AddressFamily, SockFlag, SockType, UnixAddr, getsockopt, setsockopt, socket,
             sockopt::{PeerCredentials, ReceiveTimeout},
         },
         time::{TimeVal, TimeValLike as _},
@@ -31,7 +30,10 @@ use uxfrm_control::{
 };
 use uxfrm_netlink_wire::SocketOptions;
 
-use crate::{fallback_socket, stat};
+use crate::{
+    datagrams::{self, receive_datagram, send_datagram},
+    fallback_socket, stat,
+};
 
 /// How long a gateway may take to welcome us.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -167,9 +169,9 @@ fn ask(
     let port = std::process::id();
     let value = dialect as u32;
     let question = Greeting { kind: GreetingKind::Ask, port, groups, options: OPTIONS, value };
-    send(socket.as_raw_fd(), &question.to_bytes(), MsgFlags::MSG_NOSIGNAL)?;
+    send_datagram(&socket, &question.to_bytes())?;
     let mut bytes = [0; LENGTH];
-    let length = recv(socket.as_raw_fd(), &mut bytes, MsgFlags::empty())?;
+    let length = receive_datagram(&socket, &mut bytes)?;
     let answer = Greeting::parse(&bytes[..length])
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it is no uxfrm that answers"))?;
     socket.set_read_timeout(patience)?;
@@ -226,7 +228,7 @@ fn dial_address(address: &UnixAddr) -> io::Result<UnixDatagram> {
     let socket = UnixDatagram::from(socket);
     socket.set_read_timeout(Some(PATIENCE))?;
     socket.set_write_timeout(Some(PATIENCE))?;
-    connect_socket(socket.as_raw_fd(), address)?;
+    datagrams::connect(&socket, address)?;
     Ok(socket)
 }
 

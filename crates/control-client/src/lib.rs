@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod connection;
+mod datagrams;
 pub mod fallback_socket;
 pub mod packet_watch;
 pub mod reload;
@@ -23,3 +24,4 @@ pub use connection::{
     ClientDialect, Unanswered, check_listener, connect, connect_dialect, disable_timeout,
     ensure_gateway,
 };
+pub use datagrams::{receive_datagram, send_datagram};

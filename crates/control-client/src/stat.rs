@@ -3,11 +3,11 @@
 use std::{
     io::{self, Read as _, Write as _},
     net::Shutdown,
-    os::{fd::AsRawFd as _, unix::net::UnixStream},
+    os::unix::net::UnixStream,
     time::Duration,
 };
 
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, socket};
 
 use uxfrm_control::STAT_NAME;
 use uxfrm_status::{
@@ -19,7 +19,7 @@ use uxfrm_status::{
     workers::WorkerReport,
 };
 
-use crate::{connection::check_listener, fallback_socket};
+use crate::{connection::check_listener, datagrams, fallback_socket};
 
 /// How long a gateway may take to answer, as on its control socket.
 pub(crate) const ANSWER: Duration = Duration::from_secs(5);
@@ -234,7 +234,7 @@ fn dial_address(address: &UnixAddr) -> io::Result<UnixStream> {
     let server = UnixStream::from(socket(AddressFamily::Unix, SockType::Stream, flags, None)?);
     server.set_read_timeout(Some(ANSWER))?;
     server.set_write_timeout(Some(ANSWER))?;
-    connect(server.as_raw_fd(), address)?;
+    datagrams::connect(&server, address)?;
     Ok(server)
 }
 

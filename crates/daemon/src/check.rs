@@ -2,20 +2,25 @@
 //!
 //! Each rule looks at the databases that the files make, and at how the host is set; none changes
 //! anything. A rule tells what is wrong, where, and the line or command that mends it.
+//!
+//! A gateway that starts, or is told other files, warns by the same rules of what is in its
+//! databases.
 
 mod ends;
 mod host_settings;
 mod missing_policies;
 mod own_answers;
+mod own_filter;
 mod shadows;
 mod states;
 mod templates;
 #[cfg(test)]
 mod tests;
+mod tun_mtu;
 
-use std::fmt;
+use std::{collections::HashSet, fmt};
 
-use uxfrm_engine::{Settings, Snapshot};
+use uxfrm_engine::{Lifecycle, Sa, Settings, Snapshot};
 
 pub(crate) use self::host_settings::HostSettings;
 
@@ -49,6 +54,14 @@ struct Subject<'a> {
     host: &'a HostSettings,
 }
 
+impl Subject<'_> {
+    /// All states but those that a key manager was asked for.
+    fn states(&self) -> impl Iterator<Item = &Sa> {
+        let all = self.snapshot.sad.iter().map(|sa| &**sa);
+        all.filter(|sa| sa.lifecycle() != Lifecycle::Acquire)
+    }
+}
+
 impl Finding {
     fn warning(text: String, mend: String) -> Self {
         Self { severity: Severity::Warning, text, mend }
@@ -73,7 +86,7 @@ impl fmt::Display for Finding {
 /// A rule.
 type Rule = fn(&Subject<'_>) -> Vec<Finding>;
 
-const RULES: [Rule; 15] = [
+const RULES: [Rule; 17] = [
     templates::without_state,
     templates::of_another_family,
     shadows::behind_plain,
@@ -84,6 +97,8 @@ const RULES: [Rule; 15] = [
     missing_policies::out_without_way_back,
     missing_policies::forwarding_is_off,
     own_answers::into_the_tunnel,
+    own_filter::drops_forwarded,
+    tun_mtu::does_not_fit,
     states::without_policy,
     states::without_authentication,
     states::without_replay_window,
@@ -93,11 +108,42 @@ const RULES: [Rule; 15] = [
 
 /// Lines about all that the rules find, warnings first.
 pub(crate) fn findings(snapshot: &Snapshot, host: &HostSettings) -> Vec<String> {
-    let settings = Settings::default();
-    let subject = Subject { snapshot, settings: &settings, host };
-    let mut all: Vec<_> = RULES.iter().flat_map(|rule| bounded(rule(&subject))).collect();
+    let mut all = all(snapshot, host);
     all.sort_by_key(|finding| finding.severity);
     all.iter().map(ToString::to_string).collect()
+}
+
+/// States and policies of which a running gateway has warnings looked for: its clients wait
+/// meanwhile.
+const SEARCHED: usize = 4096;
+
+/// Warnings about what a running gateway has or is told; none where there is too much of it.
+pub(crate) fn warnings(snapshot: &Snapshot, host: &HostSettings) -> Vec<String> {
+    if snapshot.sad.len() + snapshot.spd.len() > SEARCHED {
+        return Vec::new();
+    }
+    let mut all = all(snapshot, host);
+    all.retain(|finding| finding.severity == Severity::Warning);
+    all.iter().map(ToString::to_string).collect()
+}
+
+/// Warnings about what there is now that what there was before does not have.
+pub(crate) fn new_warnings(
+    (before, host_before): (&Snapshot, &HostSettings),
+    (now, host_now): (&Snapshot, &HostSettings),
+) -> Vec<String> {
+    let mut new = warnings(now, host_now);
+    if !new.is_empty() {
+        let known: HashSet<_> = warnings(before, host_before).into_iter().collect();
+        new.retain(|warning| !known.contains(warning));
+    }
+    new
+}
+
+fn all(snapshot: &Snapshot, host: &HostSettings) -> Vec<Finding> {
+    let settings = Settings::default();
+    let subject = Subject { snapshot, settings: &settings, host };
+    RULES.iter().flat_map(|rule| bounded(rule(&subject))).collect()
 }
 
 /// The first findings of a rule, and how many more there are.

@@ -99,7 +99,7 @@ pub(crate) fn hold() -> Option<Flock<File>> {
         lock_file::at_once(&lock_file::of(&own), FlockArg::LockSharedNonblock)
     });
     let failed = |error: &io::Error| {
-        tracing::warn!(%error, directory = ?own, "another gateway's start may remove the directory");
+        tracing::warn!(%error, directory = ?own, "without its lock, another gateway may remove it");
     };
     held.inspect_err(failed).ok()
 }

@@ -51,7 +51,7 @@ use crate::{
         rebuild::PolicyRebuild,
         sequences::{self},
     },
-    reload::Reload,
+    reload::{self, Reload},
     routes::{self, HostRoutes, PreviousGateway},
     sandbox,
     status::{
@@ -137,6 +137,7 @@ fn run_with(
     let plan = TunnelSpec::read(&config)?;
     let control = control(&config)?;
     let reload = Reload::new(path, config.clone(), FileOwned::all(&database), plan);
+    let said = database.snapshot();
     take_up(&config, &mut database)?;
     reserve(&mut database, &mut store)?;
     let mut xfrm = xfrm(&config)?;
@@ -146,6 +147,9 @@ fn run_with(
         GatewayParts { poller, database, store, devices, reload, descriptors, xfrm, destinations };
     let mut gateway = Gateway::open(&config, parts, PreviousGateway::Gone)?;
     gateway.start(&config, PreviousGateway::Gone)?;
+    // Paths to peers are known by now.
+    reload::warn_of(&config, &said, &gateway.reconciler);
+    drop(said);
     gateway.upgrade = Upgrade::under(supervisor);
     gateway.ready = ready;
     gateway.descriptors.keep(socket::DESCRIPTOR, socket.as_fd())?;
@@ -182,10 +186,7 @@ pub fn check(path: &Path) -> anyhow::Result<Vec<String>> {
     let ways = read(&config, DeviceCreation::DryRun, None).map(|(database, ..)| {
         let snapshot = database.snapshot();
         let ways = routes::describe(&snapshot.spd, tun, mark);
-        let host = match config.inline {
-            Some(_) => HostSettings::inline(),
-            None => HostSettings::read(&snapshot),
-        };
+        let host = HostSettings::read(&config, &snapshot);
         ways.into_iter().chain(check::findings(&snapshot, &host)).collect()
     });
     let (ways, fault) = ways.map_or_else(|fault| (Vec::new(), Some(fault)), |ways| (ways, None));

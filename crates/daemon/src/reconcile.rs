@@ -27,7 +27,7 @@ pub(crate) mod sequences;
 pub(crate) mod tun_mtu;
 mod undo;
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, net::IpAddr, sync::Arc, time::Duration};
 
 use uxfrm_engine::{ChangeSet, Database, DefaultActions, Moment, PolicyChange, Spd};
 use uxfrm_io::icmp_errors::PathMtuErrors;
@@ -44,6 +44,7 @@ use self::{
 };
 use crate::{
     clock::now, config::Mtu, firewall::host_bypass::HostBypass, ports::af_xdp::AfXdpDevice,
+    routes::LastingMtus,
 };
 
 /// How often states are looked at for numbers that run short, what could not be done is tried
@@ -345,6 +346,16 @@ impl Reconciler {
         self.follow_tun_mtu(database);
         self.tables.review(&snapshot.spd);
         self.review = now().plus(REVIEW);
+    }
+
+    /// The host's own addresses.
+    pub(crate) fn own(&self) -> &[IpAddr] {
+        self.tables.routes.own()
+    }
+
+    /// What the network takes towards peers, as far as that lasts.
+    pub(crate) fn lasting_mtus(&self) -> LastingMtus {
+        self.tables.routes.lasting_mtus()
     }
 
     /// What states receive runs short before the time of a review.

@@ -17,10 +17,11 @@ mod tunnels;
 use std::path::{Path, PathBuf};
 
 use uxfrm_control_client::reload::{ReloadAnswer, ReloadRequest};
-use uxfrm_engine::{ChangeSet, Database, Error as Refused, PolicyChange};
+use uxfrm_engine::{ChangeSet, Database, Error as Refused, PolicyChange, Snapshot};
 
 use crate::{
     batch::{apply::MOST_FAULTS, provenance::FileOwned},
+    check::{self, HostSettings},
     clock::now,
     config::{AtExit, Config},
     reconcile::{Reconciler, databases},
@@ -62,6 +63,8 @@ pub(crate) struct Targets<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) lines: Vec<String>,
+    /// What will not work of it, though each line is right.
+    pub(crate) warnings: Vec<String>,
     pub(crate) faults: Vec<String>,
     /// What listeners are to be told.
     pub(crate) changes: ChangeSet,
@@ -121,10 +124,19 @@ impl Reload {
         outcome.lines.extend(self.followed(&config));
         let waiting = settings::waiting(&self.config, &config);
         outcome.lines.extend(waiting.iter().map(|key| format!("! {key} is for the next start")));
+        let hosts = [&self.config, &config].map(|config| host_settings(config, reconciler));
+        let is_other = !difference.is_empty() || hosts[0].mtu != hosts[1].mtu;
+        let before = database.snapshot();
+        let warn = |now: &Snapshot| match is_other {
+            true => check::new_warnings((&before, &hosts[0]), (now, &hosts[1])),
+            false => Vec::new(),
+        };
         if *request == ReloadRequest::Show {
+            outcome.warnings = warn(&said.snapshot());
             return Ok(outcome);
         }
         outcome.changes = make(difference, database, reconciler)?;
+        outcome.warnings = warn(&database.snapshot());
         outcome.faults.extend(steps.into_iter().filter_map(|step| step.carry_out(carrying).err()));
         *at_exit = config.host.at_exit;
         reconciler.tun_mtu.set(config.host.mtu);
@@ -172,13 +184,18 @@ impl Outcome {
             ReloadAnswer::Failed(told_faults(&self.faults))
         };
         let lines = told.chunks(LINES).map(|lines| ReloadAnswer::Lines(lines.to_vec()));
-        lines.chain(more).chain([last])
+        let warnings = self.warnings.chunks(LINES);
+        let warnings = warnings.map(|warnings| ReloadAnswer::Lines(warnings.to_vec()));
+        lines.chain(more).chain(warnings).chain([last])
     }
 
     /// In the log, where nobody waits for an answer.
     pub(crate) fn log(&self) {
         for line in self.lines.iter().take(LINES) {
             tracing::info!("reload: {line}");
+        }
+        for warning in &self.warnings {
+            tracing::warn!("{}", log_line(warning));
         }
         for fault in &self.faults {
             tracing::error!("reload: {fault}");
@@ -189,6 +206,24 @@ impl Outcome {
             "files were read again"
         );
     }
+}
+
+/// Logs what will not work of what files say, though each line is right.
+pub(crate) fn warn_of(config: &Config, said: &Snapshot, reconciler: &Reconciler) {
+    for warning in check::warnings(said, &host_settings(config, reconciler)) {
+        tracing::warn!("{}", log_line(&warning));
+    }
+}
+
+/// A warning of [`check`] in one line.
+fn log_line(warning: &str) -> String {
+    let text = warning.strip_prefix("warning: ").unwrap_or(warning);
+    text.replace("\n  ", "; ")
+}
+
+/// What rules are told of the host.
+fn host_settings(config: &Config, reconciler: &Reconciler) -> HostSettings {
+    HostSettings::running(config, reconciler.own(), reconciler.lasting_mtus())
 }
 
 /// Faults as one text, which has to fit one answer.

@@ -1,11 +1,38 @@
 //! Policies, templates and states in the words of `ip xfrm`.
 
+use std::net::IpAddr;
+
 use uxfrm_engine::explain::states::{NearState, StateMisfit};
-use uxfrm_engine::{Action, Family, Lifecycle, PolicyEntry, Reqid, Sa, SaId, Selector, Template};
+use uxfrm_engine::{
+    Action, Family, Lifecycle, PolicyEntry, Prefix, Reqid, Sa, SaId, Selector, Template,
+};
 
 /// `policy src 10.1.0.0/16 dst 10.2.0.0/16 dir out`
 pub(crate) fn policy(entry: &PolicyEntry) -> String {
     format!("policy {} dir {}", entry.selector(), entry.direction())
+}
+
+/// The policy that lets packets between two nets pass plain, before one that takes them.
+pub(crate) fn plain_between(source: Prefix, destination: Prefix) -> String {
+    let both =
+        if source == destination { ", and the same with `dir in` and `dir fwd`" } else { "" };
+    format!(
+        "add, before it or with a lower `priority`: policy add src {source} dst {destination} dir \
+         out{both}"
+    )
+}
+
+/// What fits into a tunnel, of a packet that gains so many bytes and may leave in fragments.
+pub(crate) fn size(path_mtu: u16, (inner_mtu, limit): (usize, usize), towards: IpAddr) -> String {
+    let overhead = usize::from(path_mtu).saturating_sub(inner_mtu);
+    let fits = format!("{path_mtu} towards {towards}, less {overhead} for ESP");
+    match limit > inner_mtu {
+        true => format!(
+            "up to {limit} bytes pass, the least of IPv6: {fits}, so those above {inner_mtu} leave \
+             in fragments"
+        ),
+        false => format!("up to {inner_mtu} bytes fit: {fits}"),
+    }
 }
 
 /// `tmpl src 10.9.0.1 dst 10.9.0.2 reqid 1 mode tunnel`

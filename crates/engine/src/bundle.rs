@@ -89,7 +89,8 @@ impl Bundle {
     pub(crate) fn step(&self, origin: BundleOrigin) -> TraceStep {
         let states = self.layers.iter().map(|layer| SaSubject::from(&*layer.sa)).collect();
         let (path_mtu, inner_mtu) = (self.mtu, self.inner_mtu);
-        TraceStep::Bundle { origin, states, path_mtu, inner_mtu }
+        let limit = self.limit(self.inner);
+        TraceStep::Bundle { origin, states, path_mtu, inner_mtu, limit }
     }
 
     /// Builds the bundle of a chain for packets of version `inner`.

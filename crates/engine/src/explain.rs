@@ -11,9 +11,11 @@
 //! | [`states`] | in what states differ from what a template or packet demands |
 //! | [`outbound`] | a plain packet on its way out |
 //! | [`inbound`] | a packet that came in, plain or by states |
+//! | [`too_big`] | what becomes of ICMP errors about a packet that is too large for its tunnel |
 
 pub mod inbound;
 mod nearest;
 pub mod outbound;
 pub mod policies;
 pub mod states;
+pub mod too_big;

@@ -32,17 +32,6 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
-    /// The flow of the answers.
-    pub(crate) const fn reversed(&self) -> Self {
-        Self {
-            source: self.destination,
-            destination: self.source,
-            source_port: self.destination_port,
-            destination_port: self.source_port,
-            ..*self
-        }
-    }
-
     /// A key with addresses only.
     pub(crate) const fn between(source: IpAddr, destination: IpAddr) -> Self {
         Self {
@@ -81,9 +70,22 @@ impl FlowKey {
         }
     }
 
+    /// The flow of its answers; with the same mark and interfaces.
+    #[must_use]
+    pub const fn reversed(self) -> Self {
+        Self {
+            source: self.destination,
+            destination: self.source,
+            source_port: self.destination_port,
+            destination_port: self.source_port,
+            ..self
+        }
+    }
+
     /// IP version of its addresses.
+    #[must_use]
     #[inline]
-    pub(crate) fn version(&self) -> Version {
+    pub const fn version(&self) -> Version {
         match self.destination {
             IpAddr::V4(_) => Version::V4,
             IpAddr::V6(_) => Version::V6,

@@ -152,6 +152,18 @@ impl Prefix {
             (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
         }
     }
+
+    /// Whether it contains all addresses of `other`.
+    #[must_use]
+    pub fn covers(self, other: Self) -> bool {
+        self.len <= other.len && self.contains(other.address)
+    }
+
+    /// Whether they have addresses in common: then one contains the other.
+    #[must_use]
+    pub fn overlaps(self, other: Self) -> bool {
+        self.contains(other.address) || other.contains(self.address)
+    }
 }
 
 impl fmt::Display for Prefix {
@@ -195,5 +207,26 @@ mod tests {
         assert!(one.contains("::1".parse().unwrap()));
         assert!(!one.contains("::2".parse().unwrap()));
         assert!(Prefix::new("::".parse().unwrap(), 129).is_err());
+    }
+
+    #[test]
+    fn prefixes_cover_and_overlap_by_table() {
+        let prefix = |text: &str| {
+            let (address, len) = text.split_once('/').unwrap();
+            Prefix::new(address.parse().unwrap(), len.parse().unwrap()).unwrap()
+        };
+        for (one, other, covers, overlaps) in [
+            ("10.1.0.0/16", "10.1.2.0/24", true, true),
+            ("10.1.2.0/24", "10.1.0.0/16", false, true),
+            ("10.1.2.3/24", "10.1.2.9/24", true, true),
+            ("10.1.2.0/24", "10.1.3.0/24", false, false),
+            ("0.0.0.0/0", "10.1.2.3/32", true, true),
+            ("::/0", "10.1.2.3/32", false, false),
+            ("fd00::/8", "fd01::1/128", true, true),
+        ] {
+            let (one, other) = (prefix(one), prefix(other));
+            assert_eq!(one.covers(other), covers, "{one} {other}");
+            assert_eq!((one.overlaps(other), other.overlaps(one)), (overlaps, overlaps));
+        }
     }
 }

@@ -22,8 +22,8 @@ use crate::packet_tap::{EncapPorts, ShowSite};
 use crate::settings::Settings;
 use crate::{
     ByDirection, CacheStats, CapturePoint, Direction, DropReason, DropRecords, Drops, Event,
-    HostView, Moment, PacketTap, Published, ReceivedPacket, SharedCacheStats, SharedDropTallies,
-    Snapshot, StageWatch, min_path_mtu,
+    HostView, Moment, PacketTap, Published, ReceivedPacket, SaProtocol, SharedCacheStats,
+    SharedDropTallies, Snapshot, Spi, StageWatch, min_path_mtu,
 };
 
 /// One thread's engine.
@@ -274,6 +274,25 @@ impl Worker {
         if packets > 0 {
             self.note_drop(packets, reason, &DropSite::default(), now);
         }
+    }
+
+    /// The same of ESP that left by the state of this SPI and destination, if there is one.
+    #[cold]
+    pub fn count_dropped_esp(
+        &mut self,
+        packets: u64,
+        reason: DropReason,
+        (destination, spi): (IpAddr, Spi),
+        now: Moment,
+    ) {
+        if packets == 0 {
+            return;
+        }
+        let Self { snapshots, drops, settings, .. } = self;
+        let snapshot = snapshots.load();
+        let sa = snapshot.sad.inbound(destination, spi, SaProtocol::Esp, 0);
+        let site = sa.map_or_else(DropSite::default, |sa| DropSite::default().by_sa(sa));
+        drops.note(packets, reason, &site, DropView { snapshot, settings, now });
     }
 
     #[cold]

@@ -7,7 +7,10 @@
 
 use std::net::IpAddr;
 
-use uxfrm_engine::{Direction, Family, IcmpErrorWay, Mode, MssClamp, UdpEncapKind};
+use uxfrm_engine::{
+    Direction, Family, FlowKey, IcmpErrorWay, Mode, MssClamp, UdpEncapKind,
+    explain::too_big::{HostErrorWay, TooBigExplanation},
+};
 use uxfrm_packet::{IpPacket, PacketBuf, Protocol, checksum, tcp::Tcp};
 use uxfrm_testkit::{IpsecSetup, PairDirection, TestGateway, TestGatewayPair, packets};
 
@@ -130,22 +133,38 @@ fn host_answers_senders_that_no_policy_is_for() {
         assert!(wire.is_empty());
         host.into_iter().next().unwrap()
     };
+    let packet = big();
+    let flow = FlowKey::of_bytes(&IpPacket::parse(packet.bytes()).unwrap(), packet.bytes());
+    // What becomes of the error that the engine made, as the data path and explanations say.
+    let judged = |gateway: &mut TestGateway, told: &PacketBuf| {
+        let way = gateway.worker.icmp_error_way(told);
+        let snapshot = gateway.database.snapshot();
+        let explained = TooBigExplanation::of(&snapshot, gateway.worker.settings(), &flow);
+        assert_eq!(explained.engine, way);
+        (way, explained)
+    };
     let mut pair = TestGatewayPair::new(&setup);
     let told = answer(&mut pair.left);
-    assert_eq!(pair.left.worker.icmp_error_way(&told), IcmpErrorWay::FromHost);
+    let (from, explained) = judged(&mut pair.left, &told);
+    assert_eq!(from, IcmpErrorWay::FromHost);
+    assert!(!explained.comes_by_tunnel);
+    assert!(explained.host.iter().all(|(_, way)| *way == HostErrorWay::Plain));
     let none = PacketBuf::from_slice(b"no IP");
     assert_eq!(pair.left.worker.icmp_error_way(&none), IcmpErrorWay::Withheld);
     // The sender is behind a tunnel itself: the answer is the destination's, and goes in there.
     let back = setup.policy(Direction::Out, PairDirection::RightToLeft);
     pair.left.add_policy(back);
-    assert_eq!(pair.left.worker.icmp_error_way(&told), IcmpErrorWay::ThroughHostPort);
+    assert_eq!(judged(&mut pair.left, &told).0, IcmpErrorWay::ThroughHostPort);
     // A policy takes what the host itself sends to there.
     let mut pair = TestGatewayPair::new(&setup);
     let mut own = setup.policy(Direction::Out, PairDirection::RightToLeft);
     let source = pair.left.worker.settings().addresses.like(ip(&here)).unwrap();
     own.selector.source = uxfrm_engine::Prefix::host(source);
     pair.left.add_policy(own);
-    assert_eq!(pair.left.worker.icmp_error_way(&told), IcmpErrorWay::ThroughHostPort);
+    let (from, explained) = judged(&mut pair.left, &told);
+    assert_eq!(from, IcmpErrorWay::ThroughHostPort);
+    let (_, host) = explained.host.iter().find(|(own, _)| *own == source).unwrap();
+    assert!(matches!(host, HostErrorWay::IntoTunnel(_)), "{host:?}");
     // The tunnel that the packet came out of is for its protocol alone, and not for ICMP.
     for (direction, way) in [
         (Direction::Out, PairDirection::RightToLeft),
@@ -156,6 +175,8 @@ fn host_answers_senders_that_no_policy_is_for() {
         let mut udp = setup.policy(direction, way);
         udp.selector.protocol = Protocol::UDP.0;
         pair.left.add_policy(udp);
-        assert_eq!(pair.left.worker.icmp_error_way(&told), IcmpErrorWay::Withheld, "{direction:?}");
+        let (from, explained) = judged(&mut pair.left, &told);
+        assert_eq!(from, IcmpErrorWay::Withheld, "{direction:?}");
+        assert_eq!(explained.comes_by_tunnel, direction != Direction::Out);
     }
 }

@@ -13,10 +13,13 @@ use uxfrm_status::explanation::{
     StepResult,
 };
 
+use crate::own_filter::{OwnFilter, Passage};
+use crate::packet_filter::FilterHook;
 use crate::route::{NamedRoute, RouteSocket};
+use crate::sender_told::{SenderPlace, SenderTold};
 
 /// What was read of the host.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Host {
     /// Whether the packet's source is an address of this host.
     is_own_source: bool,
@@ -26,6 +29,8 @@ pub(crate) struct Host {
     diverted: Option<NamedRoute>,
     /// The route to the other gateway.
     peer: Option<NamedRoute>,
+    /// The address from which the kernel answers the packet's sender, of another host.
+    answers_from: Option<IpAddr>,
     /// `ip_forward`, or `forwarding` for IPv6; `None` where it can't be read.
     forwards: Option<bool>,
     /// The strictest `rp_filter` of IPv4 among all devices and the TUN.
@@ -34,6 +39,7 @@ pub(crate) struct Host {
     tun: String,
     /// Its MTU in bytes; 0 where it can't be read.
     tun_mtu: u32,
+    filter: OwnFilter,
 }
 
 impl Host {
@@ -49,6 +55,11 @@ impl Host {
         let plain = routes.route(source, query.destination, query.mark.unwrap_or(0))?;
         let diverted = routes.route(source, query.destination, DIVERTED)?;
         let peer = peer.map(|peer| routes.route(None, peer, 0)).transpose()?.flatten();
+        let answers = match is_own_source {
+            true => None,
+            false => routes.route(None, query.source, 0)?,
+        };
+        let answers_from = answers.and_then(|route| route.own);
         let tun = explanation.tun.clone();
         let (family, setting) = match query.destination {
             IpAddr::V4(_) => ("ipv4", "ip_forward"),
@@ -58,16 +69,29 @@ impl Host {
         let filters = ["all", &tun].map(|device| number(&format!("ipv4/conf/{device}/rp_filter")));
         let rp_filter = filters.into_iter().flatten().max().unwrap_or_default();
         let tun_mtu = if tun.is_empty() { 0 } else { routes.device_mtu(&tun) };
-        Ok(Self { is_own_source, plain, diverted, peer, forwards, rp_filter, tun, tun_mtu })
+        Ok(Self {
+            is_own_source,
+            plain,
+            diverted,
+            peer,
+            answers_from,
+            forwards,
+            rp_filter,
+            tun,
+            tun_mtu,
+            filter: OwnFilter::read(),
+        })
     }
 
     /// Adds steps for what was read to those of the gateway.
     pub(crate) fn add_to(&self, query: &FlowQuery, explanation: &mut FlowExplanation) {
         match explanation.outcome {
             FlowOutcome::LeavesPlain => self.add_plain(explanation),
-            FlowOutcome::LeavesProtected | FlowOutcome::Waits => self.add_outbound(explanation),
+            FlowOutcome::LeavesProtected | FlowOutcome::Waits => {
+                self.add_outbound(query, explanation);
+            }
             FlowOutcome::Dropped if explanation.direction == "out" => {
-                self.add_outbound(explanation);
+                self.add_outbound(query, explanation);
             }
             FlowOutcome::ComesIn => self.add_inbound(query, explanation),
             FlowOutcome::Dropped => {}
@@ -87,10 +111,11 @@ impl Host {
     }
 
     /// A packet that the gateway is to have: it must reach the TUN, and leave afterwards.
-    fn add_outbound(&self, explanation: &mut FlowExplanation) {
+    fn add_outbound(&self, query: &FlowQuery, explanation: &mut FlowExplanation) {
         if !self.tun.is_empty() {
             explanation.steps.insert(0, self.way_to_tun());
             self.add_forwarding(explanation);
+            explanation.steps.extend(self.filter.doubts(&self.passages_out(query, explanation)));
         }
         if explanation.encapsulation.is_none() {
             return;
@@ -107,6 +132,48 @@ impl Host {
                     .with_result(StepResult::Fails),
             ),
         }
+    }
+
+    /// Where the packet filter sees a packet on its way to the gateway, and its ESP behind it.
+    fn passages_out(&self, query: &FlowQuery, explanation: &FlowExplanation) -> Vec<Passage> {
+        let hook = if self.is_own_source { FilterHook::Output } else { FilterHook::Forward };
+        let plain = Passage {
+            what: "the packet",
+            hook,
+            is_ipv4: query.destination.is_ipv4(),
+            condition: format!("oifname \"{}\"", self.tun),
+        };
+        let esp = explanation.encapsulation.as_ref().map(|outer| Passage {
+            what: "its ESP",
+            hook: FilterHook::Output,
+            is_ipv4: outer.destination.is_ipv4(),
+            condition: address_condition("daddr", outer.destination),
+        });
+        [plain].into_iter().chain(esp).collect()
+    }
+
+    /// The same of a packet that came in.
+    fn passages_in(&self, query: &FlowQuery, explanation: &FlowExplanation) -> Vec<Passage> {
+        let esp = query.esp.map(|esp| Passage {
+            what: "its ESP",
+            hook: FilterHook::Input,
+            is_ipv4: esp.source.or(esp.destination).is_none_or(|outer| outer.is_ipv4()),
+            condition: match esp.source {
+                Some(source) => address_condition("saddr", source),
+                None => "meta l4proto esp".to_owned(),
+            },
+        });
+        let hook = match explanation.direction.as_str() {
+            "fwd" => FilterHook::Forward,
+            _in => FilterHook::Input,
+        };
+        let plain = Passage {
+            what: "the packet",
+            hook,
+            is_ipv4: query.destination.is_ipv4(),
+            condition: format!("iifname \"{}\"", self.tun),
+        };
+        esp.into_iter().chain([plain]).collect()
     }
 
     fn way_to_tun(&self) -> FlowStep {
@@ -159,7 +226,7 @@ impl Host {
     /// Where the size that fits comes from, and who tells senders.
     fn add_mtus(&self, route: &NamedRoute, explanation: &mut FlowExplanation) {
         let Some(outer) = &mut explanation.encapsulation else { return };
-        let mut notes = Vec::new();
+        let (mut notes, mut result) = (Vec::new(), StepResult::Passes);
         if route.mtu == u32::from(outer.path_mtu) {
             outer.path_mtu_origin = Some(route.origin);
             outer.path_mtu_expires =
@@ -168,10 +235,20 @@ impl Host {
         }
         if self.tun_mtu > 0 {
             outer.tun_mtu = Some(self.tun_mtu);
-            notes.push(tun_words(&self.tun, self.tun_mtu, outer));
+            let sender = match self.is_own_source {
+                true => SenderPlace::ThisHost,
+                false => SenderPlace::Other { answered_from: self.answers_from },
+            };
+            let told = SenderTold::of(outer, self.tun_mtu, sender);
+            notes.push(format!("{}; {}", tun_words(&self.tun, self.tun_mtu, outer), told.text));
+            notes.extend(told.mend);
+            result = told.result;
         }
-        let step = explanation.steps.iter_mut().find(|step| step.stage == "size");
-        step.into_iter().for_each(|step| step.notes.splice(0..0, notes.drain(..)).for_each(drop));
+        let Some(step) = explanation.steps.iter_mut().find(|step| step.stage == "size") else {
+            return;
+        };
+        step.result = step.result.max(result);
+        step.notes.splice(0..0, notes);
     }
 
     fn add_device_mtu(&self, route: &NamedRoute, explanation: &mut FlowExplanation) {
@@ -207,6 +284,9 @@ impl Host {
                 .with_notes(vec![format!("sysctl -w net.ipv4.conf.{}.rp_filter=2", self.tun)]),
             );
         }
+        if !self.tun.is_empty() && query.esp.is_some() {
+            explanation.steps.extend(self.filter.steps(&self.passages_in(query, explanation)));
+        }
         match &self.diverted_or_plain() {
             Some(route) => explanation.steps.push(FlowStep::new("way in", words(route))),
             None => explanation.steps.push(no_route()),
@@ -235,11 +315,12 @@ fn tun_words(tun: &str, mtu: u32, outer: &EncapsulationStatus) -> String {
         Some(_) => "fixed by `[host] mtu`",
         None => "auto: it follows the tunnels",
     };
-    let who = match u64::from(mtu) > outer.inner_mtu {
-        true => "uxfrm tells senders what fits here",
-        false => "the kernel tells senders",
-    };
-    format!("dev {tun} has MTU {mtu}, {from}; {who}")
+    format!("dev {tun} has MTU {mtu}, {from}")
+}
+
+fn address_condition(field: &str, address: IpAddr) -> String {
+    let family = if address.is_ipv4() { "ip" } else { "ip6" };
+    format!("{family} {field} {address}")
 }
 
 fn forwarding_setting(flow: &str) -> &'static str {
@@ -312,6 +393,7 @@ mod tests {
         Some(NamedRoute {
             device: device.to_owned(),
             gateway: None,
+            own: None,
             mtu: 1500,
             origin: PathMtuOrigin::Device,
             expires: Duration::ZERO,
@@ -377,6 +459,7 @@ mod tests {
                 tun_mtu: None,
                 fixed_tun_mtu: fixed,
                 clamped_mss: None,
+                too_big: None,
                 offloaded: false,
             });
             host.add_to(&query(), &mut explanation);

@@ -1,17 +1,23 @@
 //! What the kernel does with a packet before the gateway has it and after: routes, forwarding, the
 //! check of ways back. The gateway explains its own part; [`complete`] adds the host's.
 //!
-//! It reads `/proc/sys/net` and asks rtnetlink, in the calling thread's network namespace. No
-//! privilege is needed; what can't be read is said in a step.
+//! It reads `/proc/sys/net` and asks rtnetlink and the packet filter, in the calling thread's
+//! network namespace. No privilege is needed; what can't be read is said in a step.
 //!
 //! | module | content |
 //! | --- | --- |
+//! | [`packet_filter`] | chains of this host's packet filter that drop by their policy |
 //! | `host` | what is read, and the steps that come of it |
+//! | `own_filter` | the steps that come of it |
 //! | `route` | the kernel's route of one packet |
+//! | `sender_told` | whether the sender of a packet hears that it is too large, and by whom |
 #![forbid(unsafe_code)]
 
 mod host;
+mod own_filter;
+pub mod packet_filter;
 mod route;
+mod sender_told;
 
 use uxfrm_status::explanation::{FlowExplanation, FlowOutcome, FlowQuery, FlowStep, StepResult};
 

@@ -20,6 +20,8 @@ use uxfrm_status::explanation::PathMtuOrigin;
 pub(crate) struct NamedRoute {
     pub(crate) device: String,
     pub(crate) gateway: Option<IpAddr>,
+    /// The host's own address that packets of the host get.
+    pub(crate) own: Option<IpAddr>,
     /// In bytes, of the route or of its device; 0 where neither tells.
     pub(crate) mtu: u32,
     /// Where it comes from.
@@ -149,13 +151,15 @@ fn named(message: &RouteMessage) -> Option<NamedRoute> {
     if matches!(message.header.kind, RouteType::Unreachable | RouteType::BlackHole) {
         return None;
     }
-    let (mut link, mut gateway, mut expires) = (None, None, Duration::ZERO);
+    let (mut link, mut gateway, mut own, mut expires) = (None, None, None, Duration::ZERO);
     let mtu = mtu_metric(message);
     for attribute in &message.attributes {
         if let RouteAttribute::Oif(index) = attribute {
             link = Some(*index);
         } else if let RouteAttribute::Gateway(address) = attribute {
             gateway = ip(address);
+        } else if let RouteAttribute::PrefSource(address) = attribute {
+            own = ip(address);
         } else if let RouteAttribute::CacheInfo(cached) = attribute {
             expires = Duration::from_millis(u64::from(cached.expires) * MILLISECONDS);
         }
@@ -167,7 +171,7 @@ fn named(message: &RouteMessage) -> Option<NamedRoute> {
         Some(_) if expires.is_zero() => PathMtuOrigin::Route,
         Some(_) => PathMtuOrigin::Learned,
     };
-    Some(NamedRoute { device, gateway, mtu: mtu.unwrap_or(0), origin, expires })
+    Some(NamedRoute { device, gateway, own, mtu: mtu.unwrap_or(0), origin, expires })
 }
 
 /// Of the unit in which the kernel tells times (`USER_HZ`).
@@ -213,12 +217,15 @@ mod tests {
     fn answer_names_device_gateway_and_mtu() {
         let gateway = RouteAttribute::Gateway(RouteAddress::Inet([192, 0, 2, 1].into()));
         let mtu = RouteAttribute::Metrics(vec![RouteMetric::Hoplimit(9), RouteMetric::Mtu(1400)]);
-        let route = named(&answer(RouteType::Unicast, vec![RouteAttribute::Oif(1), gateway, mtu]));
+        let own = RouteAttribute::PrefSource(RouteAddress::Inet([192, 0, 2, 9].into()));
+        let attributes = vec![RouteAttribute::Oif(1), gateway, own, mtu];
+        let route = named(&answer(RouteType::Unicast, attributes));
         let gateway = Some([192, 0, 2, 1].into());
         let origin = PathMtuOrigin::Route;
         let expected = NamedRoute {
             device: "lo".to_owned(),
             gateway,
+            own: Some([192, 0, 2, 9].into()),
             mtu: 1400,
             origin,
             expires: Duration::ZERO,

@@ -15,7 +15,7 @@ use crate::{esp_fanout, socket};
 /// Precedence "internetwork control", as in routers' own messages (RFC 1812 §4.3.2.5).
 const TOS: i32 = 0xc0;
 
-/// Raw sockets that send and receive nothing. Threads may share it.
+/// Raw sockets that receive nothing. Threads may share it.
 #[derive(Debug)]
 pub struct IcmpSender {
     v4: UdpSocket,

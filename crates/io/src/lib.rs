@@ -97,7 +97,7 @@ pub use netns::Namespace;
 pub use nftables::Nftables;
 pub use packet_socket::{PacketSocket, PacketSocketOptions};
 pub use pcap::{Pcap, Tap};
-pub use port::{Accepts, PathMtu, Port, RefusedPacket, Transmitted, wire_packets};
+pub use port::{Accepts, FailedEsp, PathMtu, Port, RefusedPacket, Transmitted, wire_packets};
 pub use raw::{Raw, RawOptions};
 pub use rtnetlink::Rtnetlink;
 pub use segmenting_port::SegmentingPort;

@@ -164,6 +164,32 @@ pub struct RefusedPacket {
     pub failed: u64,
     /// The last `errno` counted under `failed`.
     pub errno: Option<i32>,
+    /// Whose those under `failed` were, as far as the port knows.
+    pub failed_esp: FailedEsp,
+}
+
+/// Which ESP packets a port failed to send.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FailedEsp {
+    /// None, or those of nobody known.
+    #[default]
+    Unknown,
+    /// All of one state: the outer destination and the SPI.
+    Of(IpAddr, u32),
+    /// Of several.
+    Mixed,
+}
+
+impl FailedEsp {
+    /// With others that failed as well.
+    #[must_use]
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (one, Self::Unknown) | (Self::Unknown, one) => one,
+            (one, other) if one == other => one,
+            (Self::Of(..) | Self::Mixed, Self::Of(..) | Self::Mixed) => Self::Mixed,
+        }
+    }
 }
 
 /// The MTU of a path that was too small for a packet.
@@ -203,6 +229,21 @@ impl Transmitted {
         }
     }
 
+    /// The same, of the ESP that begins with these bytes and goes there.
+    pub fn refuse_esp(
+        &mut self,
+        packets: u64,
+        error: &io::Error,
+        (destination, esp): (IpAddr, &[u8]),
+    ) {
+        let failed = self.refused.failed;
+        self.refuse(packets, error);
+        if let Some(spi) = esp.first_chunk().filter(|_| self.refused.failed > failed) {
+            let of = FailedEsp::Of(destination, u32::from_be_bytes(*spi));
+            self.refused.failed_esp = self.refused.failed_esp.and(of);
+        }
+    }
+
     /// Counts a buffer of a kind that the port does not send.
     pub fn unsupported(&mut self, packet: &PacketBuf) {
         self.refused.unsupported += wire_packets(packet);
@@ -220,6 +261,7 @@ impl AddAssign for Transmitted {
         self.refused.failed += later.refused.failed;
         self.refused.path = later.refused.path.or(self.refused.path);
         self.refused.errno = later.refused.errno.or(self.refused.errno);
+        self.refused.failed_esp = self.refused.failed_esp.and(later.refused.failed_esp);
     }
 }
 
@@ -271,6 +313,23 @@ mod tests {
         packet.checksum = Checksum::Partial { start: 20, offset: 16 };
         packet.bytes_mut()[32] = 5 << 4;
         assert_eq!(wire_packets(&packet), 2);
+    }
+
+    #[test]
+    fn failed_esp_is_told_while_it_is_of_one_state() {
+        let (mut done, mut later) = (Transmitted::default(), Transmitted::default());
+        let unreachable = io::Error::from_raw_os_error(libc::ENETUNREACH);
+        let busy = io::Error::from_raw_os_error(libc::EAGAIN);
+        let [one, other]: [IpAddr; 2] = [[10, 9, 0, 2].into(), [10, 9, 0, 3].into()];
+        done.refuse_esp(1, &busy, (other, &[0, 0, 16, 1, 0]));
+        assert_eq!(done.refused.failed_esp, FailedEsp::Unknown);
+        done.refuse_esp(2, &unreachable, (one, &[0, 0, 16, 1, 0]));
+        done.refuse(1, &unreachable);
+        done += later;
+        assert_eq!(done.refused.failed_esp, FailedEsp::Of(one, 0x1001));
+        later.refuse_esp(1, &unreachable, (other, &[0, 0, 16, 1]));
+        done += later;
+        assert_eq!((done.refused.failed_esp, done.refused.failed), (FailedEsp::Mixed, 4));
     }
 
     #[test]

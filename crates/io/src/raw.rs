@@ -16,7 +16,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Protocol, Segments, Version, ipv4};
+use uxfrm_packet::{Batch, Checksum, IpPacket, PacketBuf, Pool, Protocol, Segments, Version, ipv4};
 
 use crate::cmsg::{ControlMessages, integer};
 use crate::esp_fanout::{self, FanoutShare};
@@ -176,7 +176,11 @@ impl Raw {
                 done.bytes += part.len as u64;
             }
             Err(error) => {
-                done.refuse(1, error);
+                let bytes = packets[part.packet].bytes();
+                match esp(bytes.get(part.start..).unwrap_or_default()) {
+                    Some((destination, esp)) => done.refuse_esp(1, error, (destination, esp)),
+                    None => done.refuse(1, error),
+                }
                 if error.raw_os_error() == Some(libc::EMSGSIZE) {
                     too_big = destination(self.version, packets[part.packet].bytes());
                 }
@@ -266,6 +270,12 @@ fn destination(version: Version, bytes: &[u8]) -> Option<IpAddr> {
         }
         (Version::V4 | Version::V6, _) => None,
     }
+}
+
+/// The ESP in an IP packet, and where it goes.
+fn esp(bytes: &[u8]) -> Option<(IpAddr, &[u8])> {
+    let ip = IpPacket::parse(bytes).ok().filter(|ip| ip.protocol == Protocol::ESP)?;
+    Some((ip.destination, ip.upper(bytes)))
 }
 
 /// Recomputes the checksum: the kernel verifies an IPv4 header, then writes into its options

@@ -335,7 +335,14 @@ impl Udp {
                 self.refused_trains.push(part);
             }
             Err(error) => {
-                done.refuse(part.packets, error);
+                let packet = &packets[part.packet];
+                match packet.udp {
+                    Some(path) => {
+                        let esp = (path.remote.ip(), packet.bytes());
+                        done.refuse_esp(part.packets, error, esp);
+                    }
+                    None => done.refuse(part.packets, error),
+                }
                 if error.raw_os_error() == Some(libc::EMSGSIZE) {
                     too_big = packets[part.packet].udp;
                 }

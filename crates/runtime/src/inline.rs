@@ -52,6 +52,7 @@ use crate::{
     DevicePorts, Error, Events, PortTraffic, SharedWorkerFigures,
     device_ports::{Backpressure, LostPackets, PortSlot, set_polled},
     next_hops::{NextHops, ResolverEnds},
+    refused,
     worker_figures::FiguresWriter,
 };
 
@@ -535,11 +536,7 @@ impl InlineLoop {
         }
         let refused = total.refused;
         if refused.packets() > 0 {
-            let (worker, now) = (&mut self.worker, self.now);
-            worker.count_dropped(refused.busy, DropReason::PortFull, now);
-            worker.count_dropped(refused.too_big, DropReason::PortTooBig, now);
-            let others = refused.unsupported + refused.failed;
-            worker.count_dropped(others, DropReason::PortRefused, now);
+            refused::count(&mut self.worker, &refused, self.now);
         }
         self.next_hops.wake_resolver();
     }

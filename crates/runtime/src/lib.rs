@@ -23,6 +23,7 @@ mod device_ports;
 mod events;
 mod inline;
 mod next_hops;
+mod refused;
 mod tunnels;
 mod wire;
 mod worker_figures;

@@ -38,6 +38,7 @@ use crate::{
     DevicePorts, Events, PortTraffic, SharedWorkerFigures, WirePorts,
     codel::Codel,
     device_ports::{Backpressure, LostPackets, PortSlot, set_polled},
+    refused,
     worker_figures::FiguresWriter,
 };
 
@@ -493,11 +494,7 @@ impl WorkerLoop {
             self.worker.learn_path_mtu(to, mtu, &mut self.out.events);
         }
         if refused.packets() > 0 {
-            let (worker, now) = (&mut self.worker, now());
-            worker.count_dropped(refused.busy, DropReason::PortFull, now);
-            worker.count_dropped(refused.too_big, DropReason::PortTooBig, now);
-            let others = refused.unsupported + refused.failed;
-            worker.count_dropped(others, DropReason::PortRefused, now);
+            refused::count(&mut self.worker, refused, now());
         }
     }
 }

@@ -192,8 +192,49 @@ pub struct EncapsulationStatus {
     /// The most that TCP's SYNs announce, in bytes, if `[host] clamp_mss` has them changed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub clamped_mss: Option<u16>,
+    /// Who hears of packets that are too large; nothing in inline mode, which tells all.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub too_big: Option<TooBigStatus>,
     /// Whether an offload device encrypts.
     pub offloaded: bool,
+}
+
+/// What becomes of ICMP errors about packets that are too large for their tunnel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TooBigStatus {
+    /// How those of uxfrm leave.
+    pub uxfrm: SizeErrorWay,
+    /// Whether the packets come out of a tunnel: the kernel's errors would quote them in plaintext.
+    pub comes_by_tunnel: bool,
+    /// Own addresses from which the kernel's errors do not reach the sender, and why.
+    pub lost: Vec<LostErrors>,
+}
+
+/// How an ICMP error of uxfrm leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum SizeErrorWay {
+    /// Plain, from an address of the host.
+    FromHost,
+    /// By the TUN, from the packet's destination.
+    FromDestination,
+    /// Not at all: it would leave plain, and quotes what policies protect.
+    Withheld,
+}
+
+/// ICMP errors of the kernel that do not reach the sender.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LostErrors {
+    /// Own address that they come from.
+    #[cfg_attr(feature = "openapi", schema(value_type = AddressText))]
+    pub from: IpAddr,
+    /// Which policy takes or drops them.
+    pub cause: String,
+    /// The policy that lets them pass.
+    pub mend: String,
 }
 
 /// Where the MTU towards a peer comes from.

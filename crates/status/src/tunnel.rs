@@ -64,7 +64,8 @@ pub struct TunnelStatus {
     /// Packets that its states refused.
     pub failures: FailureStatus,
     /// Packets that were dropped for its states and policies, by reason, up to about a second ago,
-    /// since the gateway's process began.
+    /// since the gateway's process began. ESP by an unknown SPI, and what the guard drops, are no
+    /// tunnel's: they are in the gateway's totals.
     pub drops: CounterList,
     /// The soft limit that is likely to come first: a key manager then makes a new state.
     #[serde(skip_serializing_if = "Option::is_none", default)]

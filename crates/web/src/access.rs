@@ -4,7 +4,8 @@
 //! (DNS rebinding), no other origin is let in, and over TCP, which has no file mode, every request
 //! that gets anything has the token: as `Authorization: Bearer`, or as the session's cookie that
 //! `POST /login` gives for it. A session ends after twelve hours, or with the process. A request
-//! without any of these is the last one of its connection, so that strangers hold no places.
+//! without any of these is the last one of its connection, so that strangers hold no places, and
+//! until one has come that has them the connection is the first to make room for others.
 
 mod client;
 mod host;
@@ -27,6 +28,7 @@ pub use token::{AccessToken, TokenError};
 use crate::login;
 use crate::page;
 use crate::problem::{Problem, ProblemKind};
+use crate::shared_places::{CurrentNeed, Need};
 
 /// What a listener asks of its clients.
 #[derive(Debug)]
@@ -58,7 +60,7 @@ impl Access {
         is_right.then(|| self.sessions.begin()).flatten()
     }
 
-    /// Who asks, if that may. At a Unix socket it is the kernel that tells.
+    /// Who asks, if that may. Where the kernel tells whose the connection is, it is that user.
     fn client_of(&self, request: &Request) -> Option<Client> {
         let connected: Option<Client> = request.extensions().get().copied();
         let Some(token) = &self.token else { return Some(connected.unwrap_or_default()) };
@@ -91,6 +93,9 @@ fn bearer(value: &HeaderValue) -> Option<&[u8]> {
 async fn check(State(access): State<Arc<Access>>, mut request: Request, next: Next) -> Response {
     let client = access.client_of(&request);
     let is_known = client.is_some();
+    if is_known && let Some(need) = request.extensions().get::<CurrentNeed>() {
+        need.set(Need::Busy);
+    }
     request.extensions_mut().insert(client.unwrap_or_default());
     let mut answer = if let Err(problem) = access.hosts.check(&request) {
         problem.into_response()

@@ -4,9 +4,9 @@
 //! same share one answer: while it is awaited, and for a quarter of a second after. Only so many
 //! wait, of one client a part of them, and a request that nobody waits for any more gives up its
 //! place. How much memory answers take together is bounded, also of those that slow clients still
-//! read.
+//! read, and of that each client has a share.
 
-mod waiting_places;
+mod client_shares;
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -20,7 +20,7 @@ use axum::http::request::Parts;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use uxfrm_control_client::stat;
 use uxfrm_status::counters::CounterReport;
 use uxfrm_status::drops::{DropQuery, DropReport, DropScope, DropTallyQuery, DropTallyReport};
@@ -31,7 +31,7 @@ use uxfrm_status::workers::WorkerReport;
 
 use crate::access::Client;
 use crate::source::Source;
-use waiting_places::{WaitingPlace, WaitingRequests};
+use client_shares::{ClientShares, ShareBounds, ShareError, TakenShare};
 
 /// For how long an answer is given to others who ask the same.
 const FRESH: Duration = Duration::from_millis(250);
@@ -39,8 +39,13 @@ const FRESH: Duration = Duration::from_millis(250);
 const ASKED_AT_ONCE: usize = 4;
 /// How long a request may wait for its turn.
 const TURN: Duration = Duration::from_secs(10);
-/// Kibibytes of JSON that may be on their way to clients.
-const KIBIBYTES: usize = 128 << 10;
+/// Requests that wait at a time.
+const WAITING: ShareBounds = ShareBounds { all: 64, one: 16, sessions: 32 };
+/// Bytes of texts that are on their way to clients, those that several read counted once, for the
+/// first.
+const MEMORY: ShareBounds = ShareBounds { all: 128 << 20, one: 128 << 20, sessions: 128 << 20 };
+/// Bytes that clients have not read yet, those that several read counted for each.
+const UNREAD: ShareBounds = ShareBounds { all: usize::MAX, one: 32 << 20, sessions: 64 << 20 };
 
 /// Why there is no answer.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -54,6 +59,9 @@ pub enum Error {
     /// This client asks too much.
     #[error("too many requests of yours are waiting for the gateway")]
     Greedy,
+    /// This client reads too little.
+    #[error("you have not read the answers before")]
+    Unread,
     /// The thread that asked has panicked.
     #[error("the request came to nothing")]
     Lost,
@@ -128,9 +136,10 @@ struct Entry {
 pub struct GatewayAnswers {
     client: Client,
     source: Arc<dyn Source>,
-    waiting: WaitingRequests,
+    waiting: ClientShares,
     turns: Arc<Semaphore>,
-    memory: Arc<Semaphore>,
+    memory: ClientShares,
+    unread: ClientShares,
     numbers: Arc<AtomicU64>,
     recent: Recent,
 }
@@ -146,7 +155,7 @@ impl FromRequestParts<Self> for GatewayAnswers {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, all: &Self) -> Result<Self, Infallible> {
-        let client = parts.extensions.get().copied().unwrap_or_default();
+        let client = Client::from_request_parts(parts, all).await?;
         Ok(Self { client, ..all.clone() })
     }
 }
@@ -158,9 +167,10 @@ impl GatewayAnswers {
         Self {
             client: Client::Server,
             source,
-            waiting: WaitingRequests::default(),
+            waiting: ClientShares::new(WAITING),
             turns: Arc::new(Semaphore::new(ASKED_AT_ONCE)),
-            memory: Arc::new(Semaphore::new(KIBIBYTES)),
+            memory: ClientShares::new(MEMORY),
+            unread: ClientShares::new(UNREAD),
             numbers: Arc::default(),
             recent: Arc::default(),
         }
@@ -214,36 +224,49 @@ impl GatewayAnswers {
         self.ask(StatusRequest::Why(query)).await
     }
 
-    /// The document of an answer as JSON, written once.
+    /// The document of an answer as JSON, written once for all who read it.
     ///
     /// # Errors
-    /// [`Error::Busy`] where clients have not read what came before.
+    /// As [`GatewayAnswers::written`].
     pub async fn json(&self, answer: Arc<GatewayAnswer>) -> Result<Bytes, Error> {
         if let Some(json) = answer.json.get() {
-            return Ok(json.clone());
+            return self.owed(json.clone());
         }
         let written = Arc::clone(&answer);
-        let json = self.written(move || written.to_json()).await?;
-        Ok(answer.json.get_or_init(|| json).clone())
+        let json = self.write(move || written.to_json()).await?;
+        self.owed(answer.json.get_or_init(|| json).clone())
     }
 
     /// What `write` writes on a thread that may take its time. It has its room until nobody reads
     /// it any more.
     ///
     /// # Errors
-    /// [`Error::Busy`] where clients have not read what came before.
+    /// [`Error::Busy`] where clients have not read what came before, [`Error::Unread`] where this
+    /// one has not.
     pub async fn written(
         &self,
         write: impl FnOnce() -> Vec<u8> + Send + 'static,
     ) -> Result<Bytes, Error> {
-        let memory = Arc::clone(&self.memory);
+        self.owed(self.write(write).await?)
+    }
+
+    async fn write(
+        &self,
+        write: impl FnOnce() -> Vec<u8> + Send + 'static,
+    ) -> Result<Bytes, Error> {
+        let (memory, client) = (self.memory.clone(), self.client);
         let written = tokio::task::spawn_blocking(move || {
             let text = write();
-            let kibibytes = u32::try_from(text.len() / 1024 + 1).unwrap_or(u32::MAX);
-            let room = memory.try_acquire_many_owned(kibibytes).map_err(|_full| Error::Busy)?;
+            let room = memory.take(client, text.len()).map_err(|_full| Error::Busy)?;
             Ok(Bytes::from_owner(Held { text, _room: room }))
         });
         written.await.unwrap_or(Err(Error::Lost))
+    }
+
+    /// A text that this client is to read, and has of its share until it has.
+    fn owed(&self, text: Bytes) -> Result<Bytes, Error> {
+        let room = self.unread.take(self.client, text.len()).map_err(|_full| Error::Unread)?;
+        Ok(Bytes::from_owner(Held { text, _room: room }))
     }
 
     /// The answer that somebody else awaits or has had, or one that is asked for now.
@@ -253,7 +276,10 @@ impl GatewayAnswers {
         if let Some(awaited) = recent.get(&line).and_then(|entry| entry.awaited.upgrade()) {
             return Ok(awaited);
         }
-        let place = self.waiting.enter(self.client)?;
+        let place = self.waiting.take(self.client, 1).map_err(|error| match error {
+            ShareError::Exhausted => Error::Busy,
+            ShareError::Greedy => Error::Greedy,
+        })?;
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let listed = Listed { recent: Arc::clone(&self.recent), line: Arc::clone(&line), number };
         let fetch = self.clone().fetch(request, place, listed).boxed().shared();
@@ -269,7 +295,7 @@ impl GatewayAnswers {
     async fn fetch(
         self,
         request: StatusRequest,
-        place: WaitingPlace,
+        place: TakenShare,
         listed: Listed,
     ) -> Result<Arc<GatewayAnswer>, Error> {
         let turn = tokio::time::timeout(TURN, Arc::clone(&self.turns).acquire_owned()).await;
@@ -322,14 +348,14 @@ impl Drop for Listed {
     }
 }
 
-/// JSON, which has its room until nobody reads it any more.
-struct Held {
-    text: Vec<u8>,
-    _room: OwnedSemaphorePermit,
+/// A text, which has its room until nobody reads it any more.
+struct Held<T> {
+    text: T,
+    _room: TakenShare,
 }
 
-impl AsRef<[u8]> for Held {
+impl<T: AsRef<[u8]>> AsRef<[u8]> for Held<T> {
     fn as_ref(&self) -> &[u8] {
-        &self.text
+        self.text.as_ref()
     }
 }

@@ -1,7 +1,8 @@
 //! `GET /api/v1/events`: server-sent events about drops and tunnels.
 //!
 //! One task asks the gateway for all who listen, and only while somebody does. A listener that is
-//! too slow misses events and is told how many; nobody waits for it.
+//! too slow misses events and is told how many; nobody waits for it. Where all streams are taken
+//! the oldest one of whoever has the most ends for who has fewer; a browser comes again.
 
 mod change;
 mod watch;
@@ -16,13 +17,15 @@ use axum::response::sse::Event;
 use axum::routing::get;
 use futures_util::{Stream, StreamExt as _, stream};
 use serde::{Deserialize, Serialize};
+use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
 use tokio::task::JoinHandle;
 
+use crate::access::Client;
 use crate::answers::GatewayAnswers;
 use crate::api::{Query, misfit, wrong};
 use crate::problem::{Problem, ProblemKind};
+use crate::shared_places::{GivenAway, Need, Place, SharedPlaces};
 pub use change::{ChangedTunnel, GatewayTurn, Heartbeat, MissedEvents, ServerSentEvent, TurnKind};
 pub use watch::{GatewayNews, TunnelWatch};
 
@@ -38,7 +41,7 @@ const RETRY: Duration = Duration::from_secs(2);
 pub(crate) struct Happenings {
     answers: GatewayAnswers,
     sender: broadcast::Sender<Message>,
-    places: Arc<Semaphore>,
+    places: SharedPlaces,
     watcher: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 
@@ -63,8 +66,8 @@ pub(crate) struct ListenParameters {
 /// The route.
 pub(crate) fn router(answers: &GatewayAnswers) -> Router<GatewayAnswers> {
     let happenings = Happenings::new(answers.clone());
-    let listen = move |Query(parameters): Query<ListenParameters>| {
-        let stream = parameters.duration().and_then(|lasts| happenings.listen(lasts));
+    let listen = move |client: Client, Query(parameters): Query<ListenParameters>| {
+        let stream = parameters.duration().and_then(|lasts| happenings.listen(client, lasts));
         async { stream }
     };
     Router::new().route("/api/v1/events", get(listen))
@@ -115,22 +118,25 @@ impl Message {
 impl Happenings {
     fn new(answers: GatewayAnswers) -> Self {
         let (sender, _receiver) = broadcast::channel(BEHIND);
-        let places = Arc::new(Semaphore::new(STREAMS));
+        let places = SharedPlaces::new(STREAMS);
         Self { answers, sender, places, watcher: Arc::default() }
     }
 
     fn listen(
         &self,
+        client: Client,
         lasts: Option<Duration>,
     ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>> + use<>>, Problem> {
-        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_full| {
-            let detail = format!("{STREAMS} clients listen to events");
+        let (place, given_away) = self.places.enter(client, Need::Busy).ok_or_else(|| {
+            let detail = format!(
+                "all {STREAMS} streams of events are taken, and nobody has much more than you"
+            );
             Problem::new(ProblemKind::Busy, detail, "ask /api/v1/drops?from=… now and then")
         })?;
         let receiver = self.sender.subscribe();
         self.watch();
         let greeting = stream::iter([Ok(Event::default().retry(RETRY).comment("uxfrm"))]);
-        let messages = stream::unfold((receiver, place), next).take_until(end(lasts));
+        let messages = stream::unfold((receiver, place), next).take_until(end(lasts, given_away));
         Ok(Sse::new(greeting.chain(messages)))
     }
 
@@ -143,14 +149,15 @@ impl Happenings {
     }
 }
 
-async fn end(lasts: Option<Duration>) {
+async fn end(lasts: Option<Duration>, given_away: GivenAway) {
     match lasts {
-        Some(lasts) => tokio::time::sleep(lasts).await,
-        None => std::future::pending().await,
+        // Which of the two it was does not matter.
+        Some(lasts) => drop(tokio::time::timeout(lasts, given_away).await),
+        None => drop(given_away.await),
     }
 }
 
-type Listening = (broadcast::Receiver<Message>, OwnedSemaphorePermit);
+type Listening = (broadcast::Receiver<Message>, Place);
 
 async fn next((mut receiver, place): Listening) -> Option<(Result<Event, Infallible>, Listening)> {
     let message = match receiver.recv().await {

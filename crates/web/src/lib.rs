@@ -15,6 +15,7 @@
 //! | [`openapi`] | the description of all of it |
 //! | [`problem`] | what went wrong, as RFC 9457 |
 //! | [`sockets`], [`server`] | listeners; connections, within bounds |
+//! | `shared_places` | places that clients share: connections, event streams |
 //! | [`privileges`] | what is given up before it serves |
 #![forbid(unsafe_code)]
 
@@ -30,6 +31,7 @@ pub mod page;
 pub mod privileges;
 pub mod problem;
 pub mod server;
+mod shared_places;
 pub mod sockets;
 pub mod source;
 

@@ -51,7 +51,9 @@ pub(crate) async fn metrics(
     let told = match told(&answers, parameters.tunnels.unwrap_or(DEFAULT_TUNNELS)).await {
         Ok(told) => Some(told),
         Err(Error::Gateway(_)) => None,
-        Err(error @ (Error::Busy | Error::Greedy | Error::Lost)) => return Err(error.into()),
+        Err(error @ (Error::Busy | Error::Greedy | Error::Unread | Error::Lost)) => {
+            return Err(error.into());
+        }
     };
     let text = answers.written(move || page(figures(told), format).into_bytes()).await?;
     let mut answer = text.into_response();

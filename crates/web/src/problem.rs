@@ -101,7 +101,7 @@ impl From<answers::Error> for Problem {
     fn from(error: answers::Error) -> Self {
         match &error {
             answers::Error::Gateway(gateway) => of_gateway(gateway),
-            answers::Error::Busy | answers::Error::Greedy => {
+            answers::Error::Busy | answers::Error::Greedy | answers::Error::Unread => {
                 Self::new(ProblemKind::Busy, error.to_string(), "ask again in a second")
             }
             answers::Error::Lost => {

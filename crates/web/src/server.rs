@@ -1,13 +1,18 @@
 //! Connections: HTTP/1.1 within bounds of number, size and time.
 //!
-//! No client holds up another: each connection is a task, and one that is idle, slow to ask or slow
-//! to read is closed.
+//! No client holds up another: each connection is a task, one that is idle, slow to ask or slow to
+//! read is closed, and where all places are taken whoever has the most makes room. The kernel tells
+//! whose a connection is, also of a loopback address.
+
+mod loopback_user;
+mod tracked_body;
 
 use std::io;
-use std::sync::Arc;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -16,13 +21,15 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::Semaphore;
 use tokio_io_timeout::TimeoutStream;
 
 use crate::access::Client;
+use crate::shared_places::{CurrentNeed, Need, SharedPlaces};
+use loopback_user::LoopbackUsers;
+use tracked_body::TrackedBody;
 
-/// Connections of a listener at a time; the next ones wait in its queue.
-const CONNECTIONS: usize = 128;
+/// Connections of a listener at a time.
+const CONNECTIONS: usize = 256;
 /// How long a request's head may take to arrive, and a connection be idle.
 const HEAD: Duration = Duration::from_secs(15);
 /// How long a client may read nothing of its answer.
@@ -33,6 +40,9 @@ const HEAD_BYTES: usize = 16 << 10;
 const HEADER_FIELDS: usize = 64;
 /// Between two tries to accept, where the process has no more descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
+/// What a client is told that has all its places in use.
+const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\n\
+    Content-Type: text/plain\r\nContent-Length: 42\r\n\r\ntoo many connections of yours are in use\r\n";
 
 /// Where clients come from.
 #[derive(Debug)]
@@ -46,19 +56,50 @@ pub enum Listener {
 /// Serves connections for ever. Each listener has places of its own, so that who may reach one
 /// can't fill another.
 pub async fn serve(listener: Listener, router: Router) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let places = SharedPlaces::new(CONNECTIONS);
+    let mut users = listener.users();
     loop {
-        // The semaphore is never closed.
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-        let router = router.clone();
-        match accept(&listener).await {
-            Ok(stream) => drop(tokio::spawn(async move {
-                stream.talk(router).await;
-                drop(place);
-            })),
+        match accept(&listener, users.as_mut()).await {
+            Ok((connection, client)) => begin(connection, client, &places, &router),
             Err(error) => {
                 tracing::debug!("accept: {error}");
                 tokio::time::sleep(PAUSE).await;
+            }
+        }
+        // Who has connected is heard before the next ones take places.
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Serves a connection, if there is a place for it.
+fn begin(connection: Connection, client: Option<Client>, places: &SharedPlaces, router: &Router) {
+    let Some((place, given_away)) =
+        places.enter(client.unwrap_or(Client::Stranger), Need::Unproven)
+    else {
+        return connection.refuse();
+    };
+    let router = router.clone();
+    drop(tokio::spawn(async move {
+        let talk = connection.talk(client, place.need(), router);
+        tokio::select! {
+            () = talk => {}
+            _another = given_away => tracing::debug!("a connection makes room for another"),
+        }
+    }));
+}
+
+impl Listener {
+    /// Who tells whose connections are, where sockets themselves do not.
+    fn users(&self) -> Option<LoopbackUsers> {
+        match self {
+            Self::Unix(_) => None,
+            Self::Tcp(_) => {
+                let failed = |error: &io::Error| {
+                    tracing::warn!(
+                        "all who connect to a loopback address share its places: {error}"
+                    );
+                };
+                LoopbackUsers::open().inspect_err(failed).ok()
             }
         }
     }
@@ -70,37 +111,68 @@ enum Connection {
     Tcp(tokio::net::TcpStream),
 }
 
-async fn accept(listener: &Listener) -> io::Result<Connection> {
+async fn accept(
+    listener: &Listener,
+    users: Option<&mut LoopbackUsers>,
+) -> io::Result<(Connection, Option<Client>)> {
     match listener {
-        Listener::Unix(listener) => Ok(Connection::Unix(listener.accept().await?.0)),
-        Listener::Tcp(listener) => Ok(Connection::Tcp(listener.accept().await?.0)),
+        Listener::Unix(listener) => {
+            let (stream, _unnamed) = listener.accept().await?;
+            let user = stream.peer_cred().map(|peer| Client::User(peer.uid())).ok();
+            Ok((Connection::Unix(stream), user))
+        }
+        Listener::Tcp(listener) => {
+            let (stream, peer) = listener.accept().await?;
+            let user = users.and_then(|users| user(users, &stream, peer).ok());
+            Ok((Connection::Tcp(stream), user))
+        }
     }
 }
 
+fn user(
+    users: &mut LoopbackUsers,
+    stream: &tokio::net::TcpStream,
+    peer: SocketAddr,
+) -> io::Result<Client> {
+    let told = users.of(peer, stream.local_addr()?);
+    told.inspect_err(|error| tracing::debug!("whose {peer} is: {error}")).map(Client::User)
+}
+
 impl Connection {
-    async fn talk(self, router: Router) {
+    async fn talk(self, client: Option<Client>, need: &CurrentNeed, router: Router) {
         match self {
-            Self::Unix(stream) => {
-                let user = stream.peer_cred().map(|peer| Client::User(peer.uid())).ok();
-                talk(stream, user, router).await;
-            }
-            // Of a loopback address the kernel tells nobody.
-            Self::Tcp(stream) => talk(stream, None, router).await,
+            Self::Unix(stream) => talk(stream, client, need, router).await,
+            Self::Tcp(stream) => talk(stream, client, need, router).await,
         }
+    }
+
+    /// Says that there is no place, and ends.
+    fn refuse(self) {
+        let told = match &self {
+            Self::Unix(stream) => stream.try_write(FULL),
+            Self::Tcp(stream) => stream.try_write(FULL),
+        };
+        tracing::debug!("a connection too many: {told:?}");
     }
 }
 
 async fn talk(
     stream: impl AsyncRead + AsyncWrite + 'static,
     client: Option<Client>,
+    need: &CurrentNeed,
     router: Router,
 ) {
     let routes = TowerToHyperService::new(router);
-    let answer = service_fn(move |mut request: Request<Incoming>| {
+    let answer = service_fn(|mut request: Request<Incoming>| {
+        request.extensions_mut().insert(need.clone());
         if let Some(client) = client {
             request.extensions_mut().insert(client);
         }
-        routes.call(request)
+        let answer = routes.call(request);
+        async {
+            let body = |body| Body::new(TrackedBody::new(body, need.clone()));
+            answer.await.map(|answer| answer.map(body))
+        }
     });
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(UNREAD));

@@ -87,7 +87,11 @@ fn ensure_loopback(address: SocketAddr) -> anyhow::Result<()> {
 
 fn bind_address(address: SocketAddr) -> anyhow::Result<TcpListener> {
     ensure_loopback(address)?;
-    TcpListener::bind(address).with_context(|| format!("can't listen on {address}"))
+    let failed = || format!("can't listen on {address}");
+    let listener = TcpListener::bind(address).with_context(failed)?;
+    // Who finds the queue full asks again after a second, and the library's has 128 places.
+    listen(&listener, Backlog::MAXCONN).with_context(failed)?;
+    Ok(listener)
 }
 
 fn bind_path(path: &Path, group: Option<&str>) -> anyhow::Result<UnixListener> {

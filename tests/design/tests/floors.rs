@@ -34,7 +34,8 @@ const HOUSES: &[House] = &[
             &["drop_log"],
             &["bundle"],
             &["datapath"],
-            &["database", "worker", "explain"],
+            &["database", "worker"],
+            &["explain"],
         ],
     },
     House {

@@ -19,6 +19,7 @@ const LAYERS: &[&[&str]] = &[
         NETLINK_WIRE,
         "uxfrm-cli-grammar",
         "uxfrm-web-options",
+        "uxfrm-fleet",
     ],
     &["uxfrm-crypto", CLASSIFY, "uxfrm-metrics"],
     &["uxfrm-engine"],

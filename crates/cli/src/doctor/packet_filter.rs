@@ -1,5 +1,9 @@
-//! Whether the kernel has nf_tables, by which the guard and marks work.
+//! Whether the kernel has nf_tables, by which the guard and marks work, and what other chains there
+//! drop of what is forwarded.
 
+use std::io;
+
+use uxfrm_host_facts::packet_filter::{FilterHook, ForeignChains};
 use uxfrm_io::nftables::Nftables;
 use uxfrm_status::quantity::things;
 
@@ -49,10 +53,69 @@ fn judge(answer: &Answer) -> Finding {
     }
 }
 
+/// Chains of others that drop what comes out of tunnels for hosts behind this one.
+pub(super) fn forwarded() -> Option<Finding> {
+    judge_forwarded(&ForeignChains::read())
+}
+
+/// `None` where it can't be read: [`check`] says so.
+fn judge_forwarded(read: &io::Result<ForeignChains>) -> Option<Finding> {
+    let filter = read.as_ref().ok()?;
+    let name = "own filter";
+    let chains = filter.chains.iter().filter(|chain| chain.hook == FilterHook::Forward);
+    let chains: Vec<_> = chains.collect();
+    let names: Vec<_> = chains.iter().map(ToString::to_string).collect();
+    let names = names.join("; ");
+    let legacy = match &filter.legacy[..] {
+        [] => String::new(),
+        programs => {
+            format!("; of {} no more is known than that it has rules", programs.join(" and "))
+        }
+    };
+    let closed = chains.iter().find(|chain| chain.is_closed());
+    Some(match closed.or_else(|| chains.first()) {
+        None => Finding::ok(name, format!("no chain with policy drop at hook forward{legacy}")),
+        Some(chain) if chain.is_closed() => Finding::warn(
+            name,
+            format!("{names}: forwards nothing, as it has no rules{legacy}"),
+            &chain.rule("oifname \"uxfrm0\""),
+        ),
+        Some(_) => Finding::ok(
+            name,
+            format!("{names}: may drop what is forwarded; `uxfrm why` tells of a packet{legacy}"),
+        ),
+    })
+}
+
 #[cfg(test)]
 mod tests {
+    use uxfrm_host_facts::packet_filter::DroppingChain;
+
     use super::*;
     use crate::doctor::finding::Severity;
+
+    #[test]
+    fn chains_that_drop_what_is_forwarded_are_named() {
+        let chain = |rules| DroppingChain {
+            family: "inet",
+            table: "firewall".to_owned(),
+            chain: "forward".to_owned(),
+            hook: FilterHook::Forward,
+            rules,
+        };
+        let judged = |chains: Vec<DroppingChain>, legacy| {
+            judge_forwarded(&Ok(ForeignChains { chains, legacy })).unwrap()
+        };
+        let none = judged(Vec::new(), vec!["iptables-legacy"]);
+        assert_eq!(none.severity, Severity::Ok);
+        assert!(none.found.contains("of iptables-legacy no more is known"), "{none}");
+        let open = judged(vec![chain(2)], Vec::new());
+        assert_eq!(open.severity, Severity::Ok);
+        assert_eq!(open.found.matches("table inet firewall, chain forward").count(), 1, "{open}");
+        let closed = judged(vec![chain(2), chain(0)], Vec::new());
+        assert_eq!(closed.severity, Severity::Warn);
+        assert_eq!(judge_forwarded(&Err(io::ErrorKind::PermissionDenied.into())), None);
+    }
 
     #[test]
     fn answers_are_judged() {

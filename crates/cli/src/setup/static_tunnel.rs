@@ -25,6 +25,8 @@ pub(super) struct StaticTunnel {
     nets: [String; 2],
     /// Whether ends or nets are those of the example.
     is_example: bool,
+    /// Whether the ends are of one family and the nets of the other.
+    is_mixed: bool,
 }
 
 /// One direction: an SPI and a key.
@@ -57,7 +59,8 @@ impl StaticTunnel {
         ensure!(ends[0].is_ipv4() == ends[1].is_ipv4(), "--local and --peer are of two families");
         let [here, there] = [family(&nets[0])?, family(&nets[1])?];
         ensure!(here == there, "--local-net and --peer-net are of two families");
-        Ok(Self { ends, nets, is_example })
+        let is_mixed = ends[0].is_ipv4() != here;
+        Ok(Self { ends, nets, is_example, is_mixed })
     }
 
     /// Files for both ends.
@@ -66,8 +69,8 @@ impl StaticTunnel {
     /// The kernel's, where it gives no random numbers.
     pub(super) fn plan(&self) -> io::Result<Plan> {
         let directions = [Direction::fresh()?, Direction::fresh()?];
-        let mirrored =
-            Self { ends: swapped(&self.ends), nets: swapped(&self.nets), is_example: false };
+        let (ends, nets) = (swapped(&self.ends), swapped(&self.nets));
+        let mirrored = Self { ends, nets, is_example: false, is_mixed: self.is_mixed };
         let [to_peer, from_peer] = &directions;
         let mut plan = Plan::default();
         let mut file = |path: &str, text: String, access| {
@@ -82,7 +85,11 @@ impl StaticTunnel {
     }
 
     fn notes(&self) -> Vec<String> {
-        let peer = self.ends[1];
+        let peer = match self.ends[1] {
+            IpAddr::V4(address) => address.to_string(),
+            // As scp wants it.
+            IpAddr::V6(address) => format!("[{address}]"),
+        };
         let mut notes = Vec::new();
         if self.is_example {
             notes.push(
@@ -99,13 +106,14 @@ impl StaticTunnel {
     /// The lines of this end: `out` is by the first direction.
     fn batch(&self, [out, into]: [&Direction; 2]) -> String {
         let ([local, peer], [near, far]) = (&self.ends, &self.nets);
+        let mixed = if self.is_mixed { " af-unspec" } else { "" };
         let mut text = "# Written by `uxfrm setup static`. Keys: only root and the group uxfrm may read this file.\n"
             .to_owned();
         for (from, to, direction) in [(local, peer, out), (peer, local, into)] {
             let Direction { spi, key } = direction;
             let _never = writeln!(
                 text,
-                "xfrm state add src {from} dst {to} proto esp spi {spi:#010x} reqid 1 mode tunnel replay-window 128 flag esn aead 'rfc4106(gcm(aes))' 0x{} 128",
+                "xfrm state add src {from} dst {to} proto esp spi {spi:#010x} reqid 1 mode tunnel replay-window 128 flag esn{mixed} aead 'rfc4106(gcm(aes))' 0x{} 128",
                 key.as_str()
             );
         }
@@ -194,6 +202,14 @@ mod tests {
             assert!(texts[3].contains(&format!("{policy} {direction} tmpl src 2001:db8::1")));
         }
         assert_eq!(plan.notes.len(), 1);
+        assert!(plan.notes[0].contains("root@[2001:db8::2]:/etc/uxfrm/"), "{}", plan.notes[0]);
+        assert_eq!(texts[1].matches("flag esn af-unspec ").count(), 2, "{}", texts[1]);
+    }
+
+    #[test]
+    fn states_for_one_family_alone_have_no_flag_for_both() {
+        let example = StaticTunnel::between([None, None], [&None, &None]).unwrap();
+        assert!(!texts(&example.plan().unwrap())[1].contains("af-unspec"));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, net::IpAddr};
 
-use uxfrm_engine::{Lifecycle, Sa};
+use uxfrm_engine::Sa;
 
 use super::{Finding, Subject};
 use crate::wording;
@@ -11,7 +11,7 @@ use crate::wording;
 pub(super) fn of_other_hosts(subject: &Subject<'_>) -> Vec<Finding> {
     let Some(own) = &subject.host.addresses else { return Vec::new() };
     let is_here = |sa: &&Sa| ends(sa).iter().any(|end| own.contains(end) || end.is_unspecified());
-    let (here, elsewhere): (Vec<_>, Vec<_>) = states(subject).partition(is_here);
+    let (here, elsewhere): (Vec<_>, Vec<_>) = subject.states().partition(is_here);
     let mut told = HashSet::new();
     let firsts = elsewhere.into_iter().filter(|sa| told.insert(between(sa)));
     let finding = |sa: &Sa| {
@@ -35,7 +35,7 @@ pub(super) fn of_other_hosts(subject: &Subject<'_>) -> Vec<Finding> {
 pub(super) fn to_oneself(subject: &Subject<'_>) -> Vec<Finding> {
     let Some(own) = &subject.host.addresses else { return Vec::new() };
     let mut told = HashSet::new();
-    let both = states(subject).filter(|sa| ends(sa).iter().all(|end| own.contains(end)));
+    let both = subject.states().filter(|sa| ends(sa).iter().all(|end| own.contains(end)));
     let firsts = both.filter(|sa| told.insert(between(sa)));
     let finding = |sa: &Sa| {
         Finding::warning(
@@ -58,7 +58,7 @@ pub(super) fn to_nowhere(subject: &Subject<'_>) -> Vec<Finding> {
         let is_to = own.contains(&source) && subject.host.unreachable.contains(&destination);
         is_to.then_some(destination)
     };
-    let all = states(subject).filter_map(|sa| Some((sa, peer(sa)?)));
+    let all = subject.states().filter_map(|sa| Some((sa, peer(sa)?)));
     let firsts = all.filter(|(_, peer)| told.insert(*peer));
     let finding = |(sa, peer): (&Sa, IpAddr)| {
         Finding::warning(
@@ -70,11 +70,6 @@ pub(super) fn to_nowhere(subject: &Subject<'_>) -> Vec<Finding> {
         )
     };
     firsts.map(finding).collect()
-}
-
-fn states<'a>(subject: &'a Subject<'_>) -> impl Iterator<Item = &'a Sa> {
-    let all = subject.snapshot.sad.iter().map(|sa| &**sa);
-    all.filter(|sa| sa.lifecycle() != Lifecycle::Acquire)
 }
 
 fn ends(sa: &Sa) -> [IpAddr; 2] {

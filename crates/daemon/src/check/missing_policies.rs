@@ -103,7 +103,7 @@ fn is_tunnel(entry: &PolicyEntry) -> bool {
 }
 
 /// Whether more than one host is in it.
-fn is_network(prefix: Prefix) -> bool {
+pub(super) fn is_network(prefix: Prefix) -> bool {
     prefix.prefix_len() < prefix.family().bits()
 }
 
@@ -155,14 +155,12 @@ impl Selectors {
 }
 
 fn overlap(one: &Selector, other: &Selector) -> bool {
-    let meet =
-        |one: Prefix, other: Prefix| one.contains(other.address()) || other.contains(one.address());
     let shares =
         |one: PortMask, other: PortMask| (one.value ^ other.value) & one.mask & other.mask == 0;
     let is_same = |one: u32, other: u32| one == 0 || other == 0 || one == other;
     one.family() == other.family()
-        && meet(one.source, other.source)
-        && meet(one.destination, other.destination)
+        && one.source.overlaps(other.source)
+        && one.destination.overlaps(other.destination)
         && is_same(one.protocol.into(), other.protocol.into())
         && shares(one.source_port, other.source_port)
         && shares(one.destination_port, other.destination_port)

@@ -2,13 +2,10 @@
 
 use std::net::IpAddr;
 
-use uxfrm_engine::{Action, Direction, FlowKey, Mode, PolicyEntry, PolicyLookup, Prefix};
+use uxfrm_engine::{Action, Direction, Mode, PolicyEntry, Prefix, explain::too_big::HostErrorWay};
 
 use super::{Finding, Subject};
 use crate::wording;
-
-/// ICMP and ICMPv6.
-const ICMP: [u8; 2] = [1, 58];
 
 /// Policies `out` from a net in which the gateway has an address, to nets that hold this one too,
 /// as `src 10.1.0.0/24 dst 0.0.0.0/0`: its answers and ICMP errors to its own hosts would go into
@@ -39,10 +36,7 @@ fn finding(entry: &PolicyEntry, from: IpAddr) -> Finding {
             "`{policy} priority {priority}` takes what the gateway sends from {from} to hosts in \
              {net} as well: they get no answers and no ICMP from it, as about packets too big"
         ),
-        format!(
-            "add, before it or with a lower `priority`: policy add src {net} dst {net} dir out, and \
-             the same with `dir in` and `dir fwd`"
-        ),
+        wording::plain_between(net, net),
     )
 }
 
@@ -57,25 +51,14 @@ fn covers_itself(entry: &PolicyEntry) -> bool {
         && entry.templates().any(|template| template.mode == Mode::Tunnel)
         && selector.protocol == 0
         && is_net
-        && to.prefix_len() <= net.prefix_len()
-        && to.contains(net.address())
+        && to.covers(net)
 }
 
 /// Whether a policy decides about ICMP of the gateway to a host.
 fn takes(subject: &Subject<'_>, entry: &PolicyEntry, source: IpAddr, destination: IpAddr) -> bool {
-    let flow = FlowKey {
-        source,
-        destination,
-        protocol: ICMP[usize::from(source.is_ipv6())],
-        source_port: 0,
-        destination_port: 0,
-        mark: 0,
-        if_id: 0,
-        ifindex: 0,
-    };
-    match subject.snapshot.spd.lookup(Direction::Out, &flow) {
-        PolicyLookup::Policy(deciding) => deciding.index() == entry.index(),
-        PolicyLookup::Default(_) => false,
+    match HostErrorWay::of(&subject.snapshot.spd, source, destination) {
+        HostErrorWay::IntoTunnel(deciding) => deciding.index() == entry.index(),
+        HostErrorWay::Plain | HostErrorWay::Blocked(_) => false,
     }
 }
 

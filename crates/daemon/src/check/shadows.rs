@@ -1,6 +1,6 @@
 //! Policies that never decide, as one without ESP goes first for all that they select.
 
-use uxfrm_engine::{Action, PolicyEntry, PortMask, Prefix};
+use uxfrm_engine::{Action, PolicyEntry, PortMask};
 
 use super::{Finding, Subject};
 use crate::wording;
@@ -50,16 +50,12 @@ fn hides(one: &PolicyEntry, other: &PolicyEntry) -> bool {
         && one.if_id() == other.if_id()
         && (one.mark().mask == 0 || one.mark() == other.mark())
         && wide.family() == narrow.family()
-        && holds(wide.source, narrow.source)
-        && holds(wide.destination, narrow.destination)
+        && wide.source.covers(narrow.source)
+        && wide.destination.covers(narrow.destination)
         && (wide.protocol == 0 || wide.protocol == narrow.protocol)
         && has_port(wide.source_port, narrow.source_port)
         && has_port(wide.destination_port, narrow.destination_port)
         && (wide.ifindex == 0 || wide.ifindex == narrow.ifindex)
-}
-
-fn holds(wide: Prefix, narrow: Prefix) -> bool {
-    wide.prefix_len() <= narrow.prefix_len() && wide.contains(narrow.address())
 }
 
 /// Whether all ports of `narrow` are in `wide`.

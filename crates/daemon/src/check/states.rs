@@ -5,7 +5,7 @@ use std::{
     net::IpAddr,
 };
 
-use uxfrm_engine::{Direction, Lifecycle, Mode, Reqid, Sa, SaTransform, Template};
+use uxfrm_engine::{Direction, Mode, Reqid, Sa, SaTransform, Template};
 
 use super::{Finding, Subject};
 use crate::wording;
@@ -13,7 +13,7 @@ use crate::wording;
 /// States that no template of a policy takes.
 pub(super) fn without_policy(subject: &Subject<'_>) -> Vec<Finding> {
     let templates = TemplateIndex::of(subject);
-    let unused = states(subject).filter(|sa| !templates.takes(sa));
+    let unused = subject.states().filter(|sa| !templates.takes(sa));
     let finding = |sa: &Sa| {
         Finding::note(
             format!(
@@ -36,7 +36,7 @@ pub(super) fn without_policy(subject: &Subject<'_>) -> Vec<Finding> {
 
 /// `enc` without `auth`: packets can be changed on the way, and their plain text found out.
 pub(super) fn without_authentication(subject: &Subject<'_>) -> Vec<Finding> {
-    let open = states(subject).filter(|sa| !sa.transform().authenticates());
+    let open = subject.states().filter(|sa| !sa.transform().authenticates());
     let finding = |sa: &Sa| {
         Finding::warning(
             format!(
@@ -53,7 +53,7 @@ pub(super) fn without_authentication(subject: &Subject<'_>) -> Vec<Finding> {
 /// Inbound states that take any number twice.
 pub(super) fn without_replay_window(subject: &Subject<'_>) -> Vec<Finding> {
     let inbound = inbound_ends(subject);
-    let open = states(subject).filter(|sa| {
+    let open = subject.states().filter(|sa| {
         sa.config().window == 0
             && sa.config().direction != Some(Direction::Out)
             && inbound.contains(&(sa.source(), sa.id().destination))
@@ -72,7 +72,7 @@ pub(super) fn without_replay_window(subject: &Subject<'_>) -> Vec<Finding> {
 
 /// States that encrypt nothing.
 pub(super) fn without_cipher(subject: &Subject<'_>) -> Vec<Finding> {
-    let clear = states(subject).filter(|sa| !sa.transform().encrypts());
+    let clear = subject.states().filter(|sa| !sa.transform().encrypts());
     let finding = |sa: &Sa| {
         Finding::note(
             format!("`{}` authenticates only: its packets can be read", wording::state(sa)),
@@ -86,7 +86,7 @@ pub(super) fn without_cipher(subject: &Subject<'_>) -> Vec<Finding> {
 pub(super) fn with_one_key_for_both_ways(subject: &Subject<'_>) -> Vec<Finding> {
     let mut seen: HashMap<(u128, IpAddr, IpAddr), &Sa> = HashMap::new();
     let mut pairs = Vec::new();
-    for sa in states(subject) {
+    for sa in subject.states() {
         let (from, to) = (sa.source(), sa.id().destination);
         let back = keys(sa).find_map(|key| seen.get(&(key, to, from)).copied());
         // States come in no order.
@@ -122,11 +122,6 @@ fn inbound_ends(subject: &Subject<'_>) -> HashSet<(IpAddr, IpAddr)> {
     let inbound = subject.snapshot.spd.iter().filter(|entry| entry.direction() != Direction::Out);
     let ends = |template: Template| (template.source, template.destination);
     inbound.flat_map(|entry| entry.templates().map(ends).collect::<Vec<_>>()).collect()
-}
-
-fn states<'a>(subject: &'a Subject<'_>) -> impl Iterator<Item = &'a Sa> {
-    let all = subject.snapshot.sad.iter().map(|sa| &**sa);
-    all.filter(|sa| sa.lifecycle() != Lifecycle::Acquire)
 }
 
 /// What templates ask for, by the state's destination.

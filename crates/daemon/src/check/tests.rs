@@ -1,10 +1,11 @@
 use std::io::Write as _;
 
 use uxfrm_crypto::Backend;
-use uxfrm_engine::Database;
+use uxfrm_engine::{Database, PathMtus};
+use uxfrm_host_facts::packet_filter::{DroppingChain, FilterHook, ForeignChains};
 
 use super::*;
-use crate::{batch::apply, clock::now};
+use crate::{batch::apply, clock::now, config::Mtu, routes::LastingMtus};
 
 const KEY: &str = "0x4d1b4d1b4d1b4d1b4d1b4d1b4d1b4d1b4d1b4d1b";
 const BACK_KEY: &str = "0x93c293c293c293c293c293c293c293c293c293c2";
@@ -324,4 +325,79 @@ fn answers_to_own_hosts_that_stay_outside_are_right() {
         let found = findings_of(&lines, HostSettings { addresses, ..host() });
         assert_eq!(found, Vec::<String>::new());
     }
+}
+
+/// A gateway of these lines, with a fixed MTU, on a network of 1500 bytes.
+fn with_mtu(lines: &[String], mtu: u16) -> Vec<String> {
+    let addresses = Some(["10.9.0.1".parse().unwrap()].into());
+    let paths = Some(LastingMtus { usual: 1500, narrow: PathMtus::new() });
+    findings_of(lines, HostSettings { mtu: Mtu::Fixed(mtu), addresses, paths, ..host() })
+}
+
+#[test]
+fn fixed_mtu_is_compared_with_what_tunnels_take() {
+    for (mtu, expected) in [(1446, 0), (1400, 0), (1447, 1)] {
+        let found = with_mtu(&right(), mtu);
+        assert_eq!(found.len(), expected, "{mtu}: {found:?}");
+        let says = |line: &String| line.contains("mtu = 1447` is more than the 1446 bytes");
+        assert!(found.iter().all(says), "{found:?}");
+    }
+    assert_eq!(with_mtu(&[], 1500), Vec::<String>::new(), "an IKE daemon makes the states");
+}
+
+#[test]
+fn fixed_mtu_of_a_hub_is_compared_with_the_network() {
+    // All that comes from the peer may go to it.
+    let hub: Vec<_> = right()
+        .iter()
+        .map(|line| line.replace("10.1.0.0/24", "10.0.0.0/8").replace("10.2.0.0/24", "10.0.0.0/8"))
+        .collect();
+    for (mtu, expected) in [(1446, 1), (1499, 1), (1500, 0), (9000, 0)] {
+        let found = with_mtu(&hub, mtu);
+        let about: Vec<_> = found.iter().filter(|line| line.contains("[host] mtu")).collect();
+        assert_eq!(about.len(), expected, "{mtu}: {found:?}");
+        assert!(about.iter().all(|line| line.contains("less than the 1500 bytes of the network")));
+    }
+}
+
+#[test]
+fn chains_of_others_that_drop_what_is_forwarded_are_told() {
+    let with = |family, rules| {
+        let (table, chain) = ("filter".to_owned(), "FORWARD".to_owned());
+        let chain = DroppingChain { family, table, chain, hook: FilterHook::Forward, rules };
+        let filter = ForeignChains { chains: vec![chain], legacy: Vec::new() };
+        findings_of(&right(), HostSettings { filter, tun: "uxfrm0".to_owned(), ..host() })
+    };
+    let [may] = &with("ip", 3)[..] else { panic!("one") };
+    assert!(may.starts_with("note: table ip filter, chain FORWARD (hook forward, policy"), "{may}");
+    assert!(may.contains("nft insert rule ip filter FORWARD oifname \"uxfrm0\" accept"), "{may}");
+    let [does] = &with("inet", 0)[..] else { panic!("one") };
+    assert!(does.starts_with("warning: table inet") && does.contains("has no rules"), "{does}");
+    assert_eq!(with("ip6", 0), Vec::<String>::new(), "there is no IPv6 policy");
+}
+
+#[test]
+fn a_running_gateway_warns_of_what_is_new_and_not_of_notes() {
+    let snapshot = |lines: &[String]| {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        lines.iter().for_each(|line| writeln!(file, "{line}").unwrap());
+        let mut database = Database::new(Backend::Auto, 1);
+        apply::load(&mut database, &[file.path().to_owned()], now()).unwrap();
+        database.snapshot()
+    };
+    let (right, v6) = (snapshot(&right()), snapshot(&over_v6()));
+    let host = host();
+    let new = |before, now| new_warnings((before, &host), (now, &host));
+    let warned = new(&*right, &*v6);
+    assert!(warned.iter().any(|line| line.contains("flag af-unspec")), "{warned:?}");
+    assert!(warned.iter().all(|line| line.starts_with("warning: ")), "{warned:?}");
+    assert_eq!(new(&*v6, &*v6), Vec::<String>::new());
+    assert_eq!(new(&*v6, &*right), Vec::<String>::new());
+    assert_eq!(warnings(&v6, &host), warned);
+    let many = (0..u32::try_from(SEARCHED).unwrap()).map(|net| {
+        let net = std::net::Ipv4Addr::from(0x0b00_0000 | net);
+        format!("xfrm policy add src {net}/32 dst 10.2.0.0/24 dir in action block")
+    });
+    let many: Vec<_> = over_v6().into_iter().chain(many).collect();
+    assert_eq!(warnings(&snapshot(&many), &host), Vec::<String>::new());
 }

@@ -2,9 +2,11 @@
 //! the name.
 //!
 //! Any user can have the name; only a gateway may do to this network namespace what a gateway does
-//! (`CAP_NET_ADMIN`). Who has that by a user namespace of his own may not, and programs that
-//! anybody can run with it, as root's by their set-user-ID bit, are of another user than who took
-//! the name.
+//! (`CAP_NET_ADMIN`). Who has that by a user namespace of his own may not. Programs that anybody
+//! can run with it do not count either: those with a set-user-ID bit are of another user than who
+//! took the name, and those with file capabilities have it by being executed. A gateway has it from
+//! whoever started it: as an ambient capability, which an executed file's capabilities clear, until
+//! it gives that up together with ever getting one by a file (`no_new_privs`).
 
 use std::{fmt, fs, io, os::fd::AsFd, os::unix::fs::MetadataExt as _};
 
@@ -56,15 +58,19 @@ impl SocketOwner {
 }
 
 /// Whether a process's status is that of a program that is this user's through and through, and may
-/// administer networks.
+/// administer networks, though not by what file it executes.
 fn may_administer(status: &str, user: u32) -> bool {
     let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
     let is_the_users = field("Uid:").is_some_and(|users| {
         let mut users = users.split_ascii_whitespace().map(str::parse);
         users.clone().count() == 4 && users.all(|known| known == Ok(user))
     });
-    let effective = field("CapEff:").and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
-    is_the_users && effective.is_some_and(|bits| bits & NET_ADMIN != 0)
+    let may_in = |set| {
+        let bits = field(set).and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+        bits.is_some_and(|bits| bits & NET_ADMIN != 0)
+    };
+    let gains_none = field("NoNewPrivs:").is_some_and(|set| set.trim() == "1");
+    is_the_users && may_in("CapEff:") && (gains_none || may_in("CapAmb:"))
 }
 
 #[cfg(test)]
@@ -75,7 +81,8 @@ mod tests {
     fn socket_owner_needs_own_user_and_net_admin() {
         let status = |users: &str, bits: &str| {
             format!(
-                "Name:\tuxfrm\nUid:\t{users}\nGid:\t2\t2\t2\t2\nCapPrm:\tffff\nCapEff:\t{bits}\n"
+                "Name:\tuxfrm\nUid:\t{users}\nGid:\t2\t2\t2\t2\nCapPrm:\tffff\nCapEff:\t{bits}\n\
+                 CapAmb:\t0000000000000000\nNoNewPrivs:\t1\n"
             )
         };
         let may = |users, bits| may_administer(&status(users, bits), 2);
@@ -84,5 +91,20 @@ mod tests {
         assert!(!may("2\t0\t0\t0", "000001ffffffffff"), "as su has");
         assert!(!may("0\t0\t0\t0", "000001ffffffffff"), "a number that another process has by now");
         assert!(!may_administer("", 2));
+    }
+
+    #[test]
+    fn socket_owner_has_net_admin_from_whoever_started_it() {
+        let may = |ambient: &str, gains_none: &str| {
+            let status = format!(
+                "Uid:\t2\t2\t2\t2\nCapInh:\t0\nCapEff:\t3000\nCapAmb:\t{ambient}\n{gains_none}"
+            );
+            may_administer(&status, 2)
+        };
+        assert!(may("3000", "NoNewPrivs:\t0\n"), "a gateway that starts, or has no sandbox");
+        assert!(may("0", "NoNewPrivs:\t1\n"), "one that runs");
+        assert!(!may("0", "NoNewPrivs:\t0\n"), "a file's, as dumpcap has");
+        assert!(!may("2000", "NoNewPrivs:\t0\n"), "CAP_NET_RAW alone is ambient");
+        assert!(!may("0", ""));
     }
 }

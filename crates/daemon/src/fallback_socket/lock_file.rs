@@ -51,11 +51,16 @@ pub(super) fn at_once(path: &Path, how: FlockArg) -> io::Result<Flock<File>> {
 }
 
 /// Opens it, in a directory that is ours alone. What an earlier owner of the directory has left
-/// there, or what others may open, is replaced.
+/// there, or what others may open, is replaced; whatever else fails leaves it, as somebody may have
+/// its lock.
 fn open(path: &Path) -> io::Result<File> {
-    open_own(path).or_else(|_others| {
-        fs::remove_file(path)?;
-        open_own(path)
+    open_own(path).or_else(|error| match error.raw_os_error().map(Errno::from_raw) {
+        // No file of ours alone; a link; a file of somebody else's.
+        Some(Errno::EPERM | Errno::ELOOP | Errno::EACCES) => {
+            fs::remove_file(path)?;
+            open_own(path)
+        }
+        Some(_) | None => Err(error),
     })
 }
 

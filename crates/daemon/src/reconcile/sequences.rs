@@ -54,7 +54,7 @@ pub(crate) use found::WitnessPlace;
 pub(crate) use found::{inspect, report, unwritten, witness_path};
 use iv_prefixes::{Draw, IvPrefixes};
 use journal::{Journal, Record};
-use leaving::EndedSa;
+use leaving::{ByName, EndedSa};
 use pending_grants::PendingGrants;
 use received::ReceivedBefore;
 use reservation::{NumberGrant, WatchedSa, allow_to_receive};
@@ -91,11 +91,11 @@ pub(crate) struct SequenceStore {
     leaving: BTreeMap<SaName, (Moment, Arc<Sa>)>,
     /// States that were settled since the last commit, so that they can be
     /// [recalled](SequenceStore::recall).
-    settled: Vec<EndedSa>,
+    settled: ByName<EndedSa>,
     /// And those that were before it.
-    recallable: Vec<EndedSa>,
+    recallable: ByName<EndedSa>,
     /// States that went, whose numbers the witness is to forget once the journal has.
-    forgotten: Vec<Arc<Sa>>,
+    forgotten: ByName<Arc<Sa>>,
     /// What is reserved once the journal is on the disk.
     pending: PendingGrants,
     /// States, the one first that was not looked at for longest. Those that are gone are let go at
@@ -239,7 +239,7 @@ impl SequenceStore {
     fn note_commit(&mut self) {
         let Some(witness) = &self.received.witness else { return self.forgotten.clear() };
         witness.note(self.journal.identity().generation);
-        self.forgotten.drain(..).for_each(|sa| witness.forget(&sa));
+        self.forgotten.take_all().for_each(|sa| witness.forget(&sa));
         if !self.is_settled {
             match witness.settle() {
                 Ok(()) => self.is_settled = true,

@@ -18,7 +18,7 @@ use crate::{clock::now, config::Mtu, routes::LastingMtus};
 const SETTLED: Duration = Duration::from_secs(10);
 
 /// The TUN's least MTU where the engine judges sizes, and not the kernel.
-const UNJUDGED: u16 = 1500;
+pub(crate) const UNJUDGED: u16 = 1500;
 
 /// Looking through all states takes at most one part in so many of the control thread's time.
 const SHARE: u32 = 100;

@@ -1,11 +1,29 @@
 //! Puts the databases back when the kernel or the disk does not take a change.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
-use uxfrm_engine::{ChangeSet, Database, Error, PolicyChange, Sa, Transaction, UpdatedSa};
+use uxfrm_engine::{ChangeSet, Database, Error, PolicyChange, Sa, SaId, Transaction, UpdatedSa};
 
 use super::Reconciler;
 use crate::clock::now;
+
+/// States of a change, of which there may be very many, by their ids, which they keep.
+struct StatesById<'a>(BTreeMap<SaId, Vec<&'a Arc<Sa>>>);
+
+impl<'a> StatesById<'a> {
+    fn of(states: impl IntoIterator<Item = &'a Arc<Sa>>) -> Self {
+        let mut by_id = BTreeMap::<_, Vec<_>>::new();
+        for sa in states {
+            by_id.entry(sa.id()).or_default().push(sa);
+        }
+        Self(by_id)
+    }
+
+    /// The first generation of a state that is among them.
+    fn find(&self, sa: &Sa) -> Option<&'a Arc<Sa>> {
+        self.0.get(&sa.id())?.iter().find(|other| other.is_same(sa)).copied()
+    }
+}
 
 impl Reconciler {
     /// Undoes what several requests did, which routes and guard had followed.
@@ -24,18 +42,16 @@ impl Reconciler {
         mut changes: ChangeSet,
         database: &mut Database,
     ) -> ChangeSet {
-        let has = |states: &[Arc<Sa>], sa: &Sa| states.iter().any(|other| other.is_same(sa));
         let gone = std::mem::take(&mut changes.removed);
         let came = std::mem::take(&mut changes.added);
         let updated = std::mem::take(&mut changes.updated);
         // As they were before they were updated.
-        let as_before = |sa: &Arc<Sa>| {
-            let first = updated.iter().find(|updated| updated.before.is_same(sa));
-            Arc::clone(first.map_or(sa, |updated| &updated.before))
-        };
-        let returns = gone.iter().filter(|sa| !has(&came, sa)).map(as_before);
+        let before = StatesById::of(updated.iter().map(|updated| &updated.before));
+        let as_before = |sa: &Arc<Sa>| Arc::clone(before.find(sa).unwrap_or(sa));
+        let (is_new, is_gone) = (StatesById::of(&came), StatesById::of(&gone));
+        let returns = gone.iter().filter(|sa| is_new.find(sa).is_none()).map(as_before);
         let returns: Vec<_> = returns.collect();
-        changes.added = came.into_iter().filter(|sa| !has(&gone, sa)).collect();
+        changes.added = came.iter().filter(|sa| is_gone.find(sa).is_none()).cloned().collect();
         let mut undone = self.undo(changes, database);
         returns.iter().for_each(|sa| self.store.recall(sa));
         database.apply(now(), |change| {

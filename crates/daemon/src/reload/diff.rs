@@ -211,11 +211,8 @@ impl Before {
 
 /// Whether some packet may be of both; true where that is not clear.
 fn overlap(one: &Selector, other: &Selector) -> bool {
-    let prefixes = |one: uxfrm_engine::Prefix, other: uxfrm_engine::Prefix| {
-        one.contains(other.address()) || other.contains(one.address())
-    };
     let protocols = one.protocol == 0 || other.protocol == 0 || one.protocol == other.protocol;
-    protocols && prefixes(one.source, other.source) && prefixes(one.destination, other.destination)
+    protocols && one.source.overlaps(other.source) && one.destination.overlaps(other.destination)
 }
 
 /// The default rules of a database that nobody told otherwise are not the files' to say.

@@ -14,11 +14,13 @@ use zeroize::Zeroizing;
 use super::{
     Outcome, Reload,
     diff::{self, Difference},
+    host_settings,
     intake::{EMPTY, WholeText},
     make,
 };
 use crate::{
     batch::{apply::TextProgress, provenance::FileOwned},
+    check,
     clock::now,
     devices::Devices,
     protocol::ClientId,
@@ -117,15 +119,22 @@ impl Reload {
         let SyncTargets { database, reconciler } = targets;
         let whole = |error: anyhow::Error| vec![format!("{error:#}")];
         let course = text.request.course;
-        let difference = text.difference(database)?;
+        let is_whole = text.request.others == SyncOthers::Remove;
+        let (difference, said) = text.difference(database)?;
         let before = database.snapshot();
         let mut outcome = Outcome { lines: difference.lines(), ..Outcome::default() };
-        match course {
-            SyncCourse::Show => {}
+        let (host, is_other) = (host_settings(&self.config, reconciler), !difference.is_empty());
+        let wanted = match course {
+            // What stays beside the text may be what it lacks.
+            SyncCourse::Show => is_whole.then(|| said.snapshot()),
             SyncCourse::Apply => {
                 outcome.changes = make(difference, database, reconciler).map_err(whole)?;
                 self.written = diff::still_owned(&self.written, &before, database);
+                Some(database.snapshot())
             }
+        };
+        if let Some(wanted) = wanted.filter(|_| is_other) {
+            outcome.warnings = check::new_warnings((&before, &host), (&wanted, &host));
         }
         Ok(outcome)
     }
@@ -162,8 +171,8 @@ impl SyncReading {
         self.progress.is_over(&self.text.0)
     }
 
-    /// What it asks for.
-    fn difference(self, running: &Database) -> Result<Difference, Vec<String>> {
+    /// What it asks for, and the databases that it says.
+    fn difference(self, running: &Database) -> Result<(Difference, Database), Vec<String>> {
         let Self { request, mut said, before, progress, .. } = self;
         let lines = progress
             .finish()
@@ -173,7 +182,8 @@ impl SyncReading {
         }
         keep_defaults(&mut said, before, running);
         let counted = counted(running, request.others);
-        Ok(Difference::find(running, &counted, &said))
+        let difference = Difference::find(running, &counted, &said);
+        Ok((difference, said))
     }
 }
 

@@ -2,6 +2,7 @@
 //! [machine](super::machine) and a [kernel](super::kernel) of its own.
 
 mod succession;
+mod sync_client;
 
 use std::{
     collections::BTreeSet,
@@ -11,9 +12,6 @@ use std::{
 };
 
 use uxfrm_control::greeting::Dialect;
-use uxfrm_control_client::reload::{
-    ReloadAnswer, ReloadRequest, SyncCourse, SyncOthers, SyncRequest,
-};
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{
     Cpu, Database, Direction, DropReason, Event, Moment, OffloadKind, OffloadedPacket, Output,
@@ -52,9 +50,6 @@ use crate::{
 };
 
 pub(super) use succession::Drained;
-
-/// The connection of `uxfrm xfrm sync`.
-const SYNC: ClientId = ClientId(9);
 
 /// Seconds that larval states live.
 const ACQUIRE_EXPIRES: u32 = 30;
@@ -394,39 +389,6 @@ impl Run {
         answers
     }
 
-    /// A client sends a text for `uxfrm xfrm sync`.
-    pub(super) fn begin_sync(&mut self, text: &str, others: SyncOthers) {
-        let (port, dialect) = (100 + SYNC.0, Dialect::Reload);
-        let identity = Identity { port, groups: 0, options: 0, dialect, process: port };
-        let (source, bytes) = ("text".to_owned(), text.len() as u64);
-        let request = SyncRequest { source, bytes, course: SyncCourse::Apply, others };
-        let request = serde_json::to_vec(&ReloadRequest::Sync(request)).unwrap();
-        let (mut serving, mut outbox) = (self.serving(), Outbox::default());
-        serving.join(SYNC, identity);
-        for datagram in std::iter::once(&request[..]).chain(text.as_bytes().chunks(8192)) {
-            serving.handle(SYNC, datagram, &mut outbox);
-        }
-        let mut answers = Vec::new();
-        deliver(&mut outbox, &mut answers);
-        let told: Vec<_> = answers.iter().map(|(_, datagram)| reload_answer(datagram)).collect();
-        assert_eq!(told, [ReloadAnswer::Ready]);
-    }
-
-    /// A part of it is read; what others are told, and the last that its client is, if it is.
-    pub(super) fn read_on(&mut self) -> (Vec<(u32, Vec<u8>)>, Option<ReloadAnswer>) {
-        let (mut outbox, mut answers) = (Outbox::default(), Vec::new());
-        self.serving().read_on(&mut outbox);
-        deliver(&mut outbox, &mut answers);
-        let (own, others): (Vec<_>, _) =
-            answers.into_iter().partition(|(client, _)| *client == SYNC.0);
-        (others, own.last().map(|(_, datagram)| reload_answer(datagram)))
-    }
-
-    /// The client that has sent a text leaves.
-    pub(super) fn leave_sync(&mut self) {
-        self.serving().leave(SYNC);
-    }
-
     /// Requests are handled, and the process ends before they are committed.
     pub(super) fn handle_only(&mut self, requests: &[(u32, Vec<u8>)], outbox: &mut Outbox) {
         for (client, datagram) in requests {
@@ -587,10 +549,6 @@ impl Run {
         let mut states = snapshot.sad.iter();
         states.find(|sa| sa.id().destination == destination && sa.id().spi == Spi(spi)).cloned()
     }
-}
-
-fn reload_answer(datagram: &[u8]) -> ReloadAnswer {
-    serde_json::from_slice(datagram).unwrap()
 }
 
 fn deliver(outbox: &mut Outbox, answers: &mut Vec<(u32, Vec<u8>)>) {

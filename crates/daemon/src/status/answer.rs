@@ -18,7 +18,7 @@ use super::{
     access::Access,
     board::{Board, Post, Posted},
     drops::DropRing,
-    explanation::explain,
+    explanation::{Lately, explain},
     grouping::Grouping,
     survey::{Cursor, ReadAt, Survey, parse_cursor},
     watch::{PacketSource, Watch, Watcher},
@@ -130,11 +130,14 @@ impl Sources {
         posted: &Posted,
     ) -> Result<FlowExplanation, RequestRefusal> {
         let snapshot = self.published.load_full();
-        let tun = match self.identity.mode.as_str() {
-            "inline" => String::new(),
-            _host => self.identity.tun.clone(),
-        };
-        let mut explanation = explain(&snapshot, &self.settings, query, self.drops.peers())?;
+        let is_inline = self.identity.mode == "inline";
+        let tun = if is_inline { String::new() } else { self.identity.tun.clone() };
+        let (drops, expired) = (self.drops.peers(), posted.post.expired.as_slice());
+        let lately = Lately { drops: &drops, expired };
+        let mut explanation = explain(&snapshot, &self.settings, query, lately)?;
+        if let Some(outer) = explanation.encapsulation.as_mut().filter(|_| is_inline) {
+            outer.too_big = None;
+        }
         if let (Some(outer), Mtu::Fixed(bytes)) = (&mut explanation.encapsulation, posted.post.mtu)
         {
             outer.fixed_tun_mtu = Some(bytes);

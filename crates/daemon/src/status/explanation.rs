@@ -3,30 +3,42 @@
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use uxfrm_engine::{
-    Action, Direction, DropReason, FlowKey, Moment, MssClamp, PolicyEntry, PolicyLookup, Sa,
-    Settings, Snapshot, Spi,
+    Action, Direction, DropReason, FlowKey, IcmpErrorWay, Moment, MssClamp, PolicyEntry,
+    PolicyLookup, Prefix, Sa, Settings, Snapshot, Spi,
     explain::{
         inbound::{InboundExplanation, InboundOutcome, ReceivedEsp, StateExplanation},
         outbound::{AcquireStage, OutboundExplanation, OutboundOutcome, ProtectedPath},
         policies::{NearPolicy, PolicyExplanation, PolicyMisfit},
         states::TemplateExplanation,
+        too_big::{HostErrorWay, TooBigExplanation},
     },
 };
-use uxfrm_packet::{Version, mss};
+use uxfrm_packet::mss;
 use uxfrm_status::{
     drops::DropAdvice,
     explanation::{
         EncapsulationStatus, EspQuery, FlowExplanation, FlowOutcome, FlowQuery, FlowStep, FlowWay,
-        StepResult,
+        LostErrors, SizeErrorWay, StepResult, TooBigStatus,
     },
     protocol::RequestRefusal,
-    quantity::{count, things},
+    quantity::{count, span, things},
 };
 
-use super::peer_drops::{DroppedPackets, PeerDrops};
+use super::{
+    board::ExpiredState,
+    peer_drops::{DroppedPackets, PeerDrops},
+};
 use crate::{clock::now, wording};
 
-/// Explains a flow by a snapshot and what was dropped lately; `settings` are a worker's.
+/// What happened lately, by which a flow is explained beside the snapshot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lately<'a> {
+    pub(super) drops: &'a PeerDrops<'a>,
+    /// States that passed their hard limit, the latest last.
+    pub(super) expired: &'a [ExpiredState],
+}
+
+/// Explains a flow by a snapshot and what happened lately; `settings` are a worker's.
 ///
 /// # Errors
 /// When the query asks for what no packet can be.
@@ -34,7 +46,7 @@ pub(super) fn explain(
     snapshot: &Snapshot,
     settings: &Settings,
     query: &FlowQuery,
-    drops: PeerDrops<'_>,
+    lately: Lately<'_>,
 ) -> Result<FlowExplanation, RequestRefusal> {
     let FlowQuery { source, destination, esp, .. } = *query;
     if source.is_ipv4() != destination.is_ipv4() {
@@ -48,7 +60,7 @@ pub(super) fn explain(
     let is_inbound = || esp.is_some() || settings.addresses.holds(destination);
     let way = query.way.unwrap_or_else(|| if is_inbound() { FlowWay::In } else { FlowWay::Out });
     Ok(match way {
-        FlowWay::Out => outbound(snapshot, &settings, &flow, drops),
+        FlowWay::Out => outbound(snapshot, &settings, &flow, lately),
         FlowWay::In => inbound(snapshot, &settings, &flow, esp),
     })
 }
@@ -70,11 +82,11 @@ fn outbound(
     snapshot: &Snapshot,
     settings: &Settings,
     flow: &FlowKey,
-    drops: PeerDrops<'_>,
+    Lately { drops, expired }: Lately<'_>,
 ) -> FlowExplanation {
     let explained = OutboundExplanation::of(snapshot, settings, flow, now());
     let mut steps = vec![policy_step(&explained.policies)];
-    steps.extend(explained.templates.iter().map(template_step));
+    steps.extend(explained.templates.iter().map(|template| template_step(template, expired)));
     let (outcome, verdict) = match &explained.outcome {
         OutboundOutcome::Plain => {
             (FlowOutcome::LeavesPlain, "leaves PLAIN: no policy protects it".to_owned())
@@ -88,7 +100,7 @@ fn outbound(
         OutboundOutcome::Dropped(reason) => (FlowOutcome::Dropped, dropped_words(*reason)),
     };
     let encapsulation = match &explained.outcome {
-        OutboundOutcome::Protected(path) => Some(encapsulation(path, settings, flow)),
+        OutboundOutcome::Protected(path) => Some(encapsulation(path, (snapshot, settings), flow)),
         OutboundOutcome::Plain | OutboundOutcome::Waits(_) | OutboundOutcome::Dropped(_) => None,
     };
     let drop = match explained.outcome {
@@ -140,10 +152,7 @@ fn inbound(
     let (outcome, verdict) = match explained.outcome {
         InboundOutcome::Passes => {
             let words = match esp {
-                Some(_) => {
-                    steps.push(filter_step());
-                    "comes in, if number and ICV are right"
-                }
+                Some(_) => "comes in, if number and ICV are right",
                 None => "comes in plain: no policy asks for ESP",
             };
             (FlowOutcome::ComesIn, words.to_owned())
@@ -164,13 +173,6 @@ fn inbound(
         encapsulation: None,
         drop: reason.map(advice),
     }
-}
-
-/// What the gateway can't see: the kernel's packet filter has the packet after it.
-fn filter_step() -> FlowStep {
-    let text = "a packet filter of this host may still drop it: `nft list ruleset`; rules with \
-                `iifname` have to let the TUN's packets pass";
-    FlowStep::new("own filter", text)
 }
 
 /// The ESP packet, with what the query leaves open filled in by the state of its SPI.
@@ -267,7 +269,7 @@ fn near_policy_words(near: &NearPolicy) -> String {
     format!("not `{policy} priority {priority}`: {why}")
 }
 
-fn template_step(explained: &TemplateExplanation) -> FlowStep {
+fn template_step(explained: &TemplateExplanation, expired: &[ExpiredState]) -> FlowStep {
     let template = wording::template(&explained.template);
     match &explained.state {
         Some(sa) => FlowStep::new("state", format!("`{}`, for `{template}`", wording::state(sa))),
@@ -280,9 +282,15 @@ fn template_step(explained: &TemplateExplanation) -> FlowStep {
                 let (state, template) = (wording::state(&near.sa), &explained.template);
                 format!("nearest: `{state}`, but {}", wording::difference(near, template))
             });
+            let peer = explained.ends.1;
+            let gone = expired.iter().rev().find(|gone| gone.id.destination == peer);
+            let gone = gone.map(|gone| {
+                let ago = span(now().since(gone.at).as_secs());
+                format!("state {} to {peer} reached a hard limit {ago} ago", gone.id.spi)
+            });
             FlowStep::new("state", format!("no state fits `{template}`"))
                 .with_result(result)
-                .with_notes(near.collect())
+                .with_notes(near.chain(gone).collect())
         }
     }
 }
@@ -310,16 +318,11 @@ fn state_step(explained: &StateExplanation) -> FlowStep {
 }
 
 fn size_step(path: &ProtectedPath, settings: &Settings, flow: &FlowKey) -> FlowStep {
-    let ProtectedPath { path_mtu, inner_mtu, limit, overhead, ends, .. } = path;
-    let fits = format!("{path_mtu} towards {}, less {overhead} for ESP", ends.1);
-    let text = match limit > inner_mtu {
-        true => format!(
-            "up to {limit} bytes pass, the least of IPv6: {fits}, so those above {inner_mtu} leave in \
-             fragments; larger ones are answered by ICMP"
-        ),
-        false => {
-            format!("up to {inner_mtu} bytes fit: {fits}; larger ones with DF are answered by ICMP")
-        }
+    let ProtectedPath { path_mtu, inner_mtu, limit, ends, .. } = path;
+    let fits = wording::size(*path_mtu, (*inner_mtu, *limit), ends.1);
+    let text = match flow.destination {
+        IpAddr::V4(_) => format!("{fits}; larger ones with DF are answered by ICMP"),
+        IpAddr::V6(_) => format!("{fits}; larger ones are answered by ICMP"),
     };
     let mss = match clamped_mss(path, settings, flow) {
         Some(mss) => format!("TCP's SYNs announce {mss} bytes at most: `[host] clamp_mss` is on"),
@@ -330,12 +333,8 @@ fn size_step(path: &ProtectedPath, settings: &Settings, flow: &FlowKey) -> FlowS
 
 /// What SYNs announce at most, if they are changed.
 fn clamped_mss(path: &ProtectedPath, settings: &Settings, flow: &FlowKey) -> Option<u16> {
-    let version = match flow.destination {
-        IpAddr::V4(_) => Version::V4,
-        IpAddr::V6(_) => Version::V6,
-    };
     match settings.clamp_mss {
-        MssClamp::On => Some(mss::fitting(version, path.inner_mtu)),
+        MssClamp::On => Some(mss::fitting(flow.version(), path.inner_mtu)),
         MssClamp::Off => None,
     }
 }
@@ -344,7 +343,7 @@ fn clamped_mss(path: &ProtectedPath, settings: &Settings, flow: &FlowKey) -> Opt
 fn traffic_step(
     snapshot: &Snapshot,
     path: &ProtectedPath,
-    drops: PeerDrops<'_>,
+    drops: &PeerDrops<'_>,
 ) -> Option<FlowStep> {
     let out = path.states.last()?;
     if let Some(step) = refused_step(snapshot, path, out, drops) {
@@ -394,22 +393,22 @@ fn traffic_step(
     Some(FlowStep::new("path", text).with_result(StepResult::Doubtful).with_notes(suspects))
 }
 
-/// What this host's kernel refused to send. Which peer's it was is known only if no other peer was
-/// sent to at that time.
+/// What this host's kernel refused to send. Where that is not known of its records, it was this
+/// peer's only if no other peer was sent to at that time.
 fn refused_step(
     snapshot: &Snapshot,
     path: &ProtectedPath,
     out: &Sa,
-    drops: PeerDrops<'_>,
+    drops: &PeerDrops<'_>,
 ) -> Option<FlowStep> {
-    let refused = drops.refused_since(out.usage().last_used()?)?;
     let (own, peer) = path.ends;
+    let refused = drops.refused_since(out.usage().last_used()?, peer)?;
     let is_other = |sa: &Arc<Sa>| {
         sa.id().destination != peer
             && sa.id().destination != own
             && sa.usage().last_used().is_some_and(|used| refused.may_be_of(used))
     };
-    let (result, doubt) = match snapshot.sad.iter().any(is_other) {
+    let (result, doubt) = match !refused.has_state() && snapshot.sad.iter().any(is_other) {
         true => (StepResult::Doubtful, ", of this peer or of others"),
         false => (StepResult::Fails, ""),
     };
@@ -418,7 +417,7 @@ fn refused_step(
 }
 
 /// What came from the peer since it was last heard, and was dropped here.
-fn dropped_step(path: &ProtectedPath, back: &Sa, drops: PeerDrops<'_>) -> Option<FlowStep> {
+fn dropped_step(path: &ProtectedPath, back: &Sa, drops: &PeerDrops<'_>) -> Option<FlowStep> {
     let (own, peer) = path.ends;
     let heard = back.added().max(back.usage().last_used().unwrap_or_default());
     let by_state = drops.by_state(back).map(|dropped| (dropped.state_words(), dropped));
@@ -466,7 +465,11 @@ const ENOUGH: u64 = 3;
 /// How long a peer that answered before may be silent while we send.
 const SILENCE: Duration = Duration::from_secs(30);
 
-fn encapsulation(path: &ProtectedPath, settings: &Settings, flow: &FlowKey) -> EncapsulationStatus {
+fn encapsulation(
+    path: &ProtectedPath,
+    (snapshot, settings): (&Snapshot, &Settings),
+    flow: &FlowKey,
+) -> EncapsulationStatus {
     EncapsulationStatus {
         source: path.ends.0,
         destination: path.ends.1,
@@ -480,7 +483,39 @@ fn encapsulation(path: &ProtectedPath, settings: &Settings, flow: &FlowKey) -> E
         tun_mtu: None,
         fixed_tun_mtu: None,
         clamped_mss: clamped_mss(path, settings, flow),
+        too_big: Some(too_big(&TooBigExplanation::of(snapshot, settings, flow), flow.source)),
         offloaded: path.device.is_some(),
+    }
+}
+
+/// Who hears that a packet of `sender` is too large.
+fn too_big(explained: &TooBigExplanation, sender: IpAddr) -> TooBigStatus {
+    let lost = explained.host.iter().filter_map(|(from, way)| {
+        let from = *from;
+        let (cause, taken) = match way {
+            HostErrorWay::Plain => return None,
+            HostErrorWay::IntoTunnel(entry) => {
+                (format!("`{}` takes it into its tunnel", wording::policy(entry)), Some(entry))
+            }
+            HostErrorWay::Blocked(Some(entry)) => {
+                (format!("`{}` blocks it", wording::policy(entry)), Some(entry))
+            }
+            HostErrorWay::Blocked(None) => ("the default of `dir out` blocks it".to_owned(), None),
+        };
+        let net = taken.map(|entry| entry.selector().source);
+        let net = net.filter(|net| net.prefix_len() > 0 && net.contains(sender));
+        let (source, destination) =
+            net.map_or_else(|| (Prefix::host(from), Prefix::host(sender)), |net| (net, net));
+        Some(LostErrors { from, cause, mend: wording::plain_between(source, destination) })
+    });
+    TooBigStatus {
+        uxfrm: match explained.engine {
+            IcmpErrorWay::FromHost => SizeErrorWay::FromHost,
+            IcmpErrorWay::ThroughHostPort => SizeErrorWay::FromDestination,
+            IcmpErrorWay::Withheld => SizeErrorWay::Withheld,
+        },
+        comes_by_tunnel: explained.comes_by_tunnel,
+        lost: lost.collect(),
     }
 }
 

@@ -1,12 +1,18 @@
 //! Dropped packets that concern one peer, so that `why` and `status` can name the cause of a
 //! silence.
 //!
-//! ESP by an SPI that is unknown here, and packets that the kernel refuses to send, belong to no
-//! state. They are told by the outer addresses of their records, or by when they were dropped.
+//! ESP by an SPI that is unknown here belongs to no state, and of packets that the kernel refuses
+//! to send the state is not always known. They are told by the outer addresses of their records, or
+//! by when they were dropped.
 
-use std::{collections::VecDeque, net::IpAddr, time::Duration};
+use std::{
+    collections::{HashMap, VecDeque},
+    net::IpAddr,
+    time::Duration,
+};
 
-use uxfrm_engine::{DropReason, DropRecord, Moment, Sa, Spi};
+use foldhash::fast::RandomState;
+use uxfrm_engine::{DropReason, DropRecord, Moment, Sa, SaId, SaProtocol, Spi};
 use uxfrm_status::{
     health::Health,
     quantity::{span, things},
@@ -15,14 +21,22 @@ use uxfrm_status::{
 
 /// Records that are older explain nothing of today.
 const RECENT: Duration = Duration::from_secs(300);
+/// In nanoseconds.
+const SECOND: u64 = 1_000_000_000;
 /// A packet is charged to its state, and refused soon after.
 const SLACK: Duration = Duration::from_secs(2);
 
-/// The records of dropped packets at an instant.
-#[derive(Clone, Copy, Debug)]
+/// The recent records of dropped packets, by what peers are told of. Those of one list are in
+/// order, the oldest first.
+#[derive(Debug)]
 pub(super) struct PeerDrops<'a> {
-    records: &'a VecDeque<DropRecord>,
     now: Moment,
+    /// Of packets that came by a state, or were to leave by one.
+    by_state: HashMap<SaId, Vec<&'a DropRecord>, RandomState>,
+    /// Of ESP by an unknown SPI, by its outer source.
+    unknown: HashMap<IpAddr, Vec<&'a DropRecord>, RandomState>,
+    /// Of packets that the kernel refused to send.
+    refused: Vec<&'a DropRecord>,
 }
 
 /// Packets that were dropped for one reason.
@@ -37,69 +51,107 @@ pub(super) struct DroppedPackets {
 }
 
 impl<'a> PeerDrops<'a> {
-    /// These records, the oldest first.
-    pub(super) const fn of(records: &'a VecDeque<DropRecord>, now: Moment) -> Self {
-        Self { records, now }
+    /// Of these records, the oldest first.
+    pub(super) fn of(records: &'a VecDeque<DropRecord>, now: Moment) -> Self {
+        let mut drops = Self {
+            now,
+            by_state: HashMap::default(),
+            unknown: HashMap::default(),
+            refused: Vec::new(),
+        };
+        for record in records.iter().filter(|record| now.since(record.at) < RECENT) {
+            if let Some(sa) = record.subject.sa.as_ref().filter(|_| is_refusal(record.reason)) {
+                drops.by_state.entry(sa.id).or_default().push(record);
+            }
+            let source = record.esp.as_ref().map(|esp| esp.source);
+            if let Some(source) = source.filter(|_| record.reason == DropReason::InNoState) {
+                drops.unknown.entry(source).or_default().push(record);
+            }
+            if record.reason == DropReason::PortRefused {
+                drops.refused.push(record);
+            }
+        }
+        drops
     }
 
     /// What came by this state and was dropped since it last took a packet, the latest reason.
-    pub(super) fn by_state(self, sa: &Sa) -> Option<DroppedPackets> {
-        let since = sa.usage().last_used().unwrap_or_default();
-        let is_theirs = |record: &DropRecord| {
-            let is_by_state = record.subject.sa.as_ref().is_some_and(|by| by.id == sa.id());
-            is_by_state && record.at >= since && is_refusal(record.reason)
-        };
-        self.latest(is_theirs)
+    pub(super) fn by_state(&self, sa: &Sa) -> Option<DroppedPackets> {
+        self.by_name(sa.id(), sa.usage().last_used().unwrap_or_default())
+    }
+
+    /// What came by the state of this name and was dropped since then, the latest reason.
+    fn by_name(&self, id: SaId, since: Moment) -> Option<DroppedPackets> {
+        let theirs = self.by_state.get(&id)?;
+        self.latest(theirs, |record| record.at >= since)
+    }
+
+    /// The same of the states of a tunnel, by which nothing has passed since.
+    fn by_states_of(&self, tunnel: &TunnelStatus, since: Moment) -> Option<DroppedPackets> {
+        let inbound = tunnel.states.iter().filter_map(|state| {
+            let spi = u32::from_str_radix(state.spi.strip_prefix("0x")?, 16).ok()?;
+            let id = SaId { destination: tunnel.local, spi: Spi(spi), protocol: SaProtocol::Esp };
+            self.by_name(id, since)
+        });
+        inbound.max_by_key(|dropped| dropped.at)
     }
 
     /// What came between these outer addresses by an SPI that is unknown here, since then.
     pub(super) fn by_unknown_spi(
-        self,
+        &self,
         (peer, own): (IpAddr, IpAddr),
         since: Moment,
     ) -> Option<DroppedPackets> {
-        self.latest(|record| {
-            let is_theirs = record.esp.as_ref().is_some_and(|esp| {
-                esp.source == peer && (own.is_unspecified() || esp.destination == own)
-            });
-            record.reason == DropReason::InNoState && is_theirs && record.at >= since
-        })
+        let is_here = |record: &DropRecord| {
+            let destination = record.esp.as_ref().map(|esp| esp.destination);
+            own.is_unspecified() || destination == Some(own)
+        };
+        let theirs = self.unknown.get(&peer)?;
+        self.latest(theirs, |record| record.at >= since && is_here(record))
     }
 
-    /// What this host refused to send about when, or after, a packet was last sealed. Their records
-    /// have no addresses.
-    pub(super) fn refused_since(self, sealed: Moment) -> Option<DroppedPackets> {
-        self.latest(|record| {
-            record.reason == DropReason::PortRefused && record.at.plus(SLACK) >= sealed
-        })
+    /// What this host refused to send to a peer about when, or after, a packet was last sealed.
+    /// Not all of their records have addresses.
+    pub(super) fn refused_since(&self, sealed: Moment, peer: IpAddr) -> Option<DroppedPackets> {
+        let is_theirs = |record: &DropRecord| {
+            record.esp.as_ref().is_none_or(|esp| esp.destination == peer)
+                && record.at.plus(SLACK) >= sealed
+        };
+        self.latest(&self.refused, is_theirs)
     }
 
-    /// Adds to a tunnel that is not well what belongs to its peer and to no state.
-    pub(super) fn explain(self, tunnel: &mut TunnelStatus) {
-        if tunnel.health == Health::Up {
-            return;
-        }
-        let ago =
-            |seconds: u64| Moment(self.now.0.saturating_sub(seconds.saturating_mul(1_000_000_000)));
+    /// Adds to a tunnel what of its peer was dropped last, and to one that is not well what belongs
+    /// to no state.
+    pub(super) fn explain(&self, tunnel: &mut TunnelStatus) {
+        let ago = |seconds: u64| Moment(self.now.0.saturating_sub(seconds.saturating_mul(SECOND)));
         let heard = tunnel.received.last_seconds_ago.map(ago).unwrap_or_default();
+        // The last one heard may be the one dropped, and its time has whole seconds.
+        let by_state = self.by_states_of(tunnel, Moment(heard.0.saturating_sub(SECOND)));
+        let by_state = by_state.map(|dropped| dropped.state_words());
+        let is_well = tunnel.health == Health::Up;
         let unknown = self.by_unknown_spi((tunnel.remote, tunnel.local), heard);
+        let unknown = unknown.filter(|_| !is_well);
         let unknown = unknown.map(|dropped| dropped.unknown_spi_words(tunnel.remote));
-        // An idle tunnel has not missed an answer.
-        let sent = tunnel.sent.last_seconds_ago.filter(|_| tunnel.health.is_bad()).map(ago);
-        let refused = sent.and_then(|sent| self.refused_since(sent));
+        let sent = tunnel.sent.last_seconds_ago.map(ago);
+        let refused = sent.and_then(|sent| self.refused_since(sent, tunnel.remote));
+        // A tunnel that has missed no answer has not missed packets of nobody known.
+        let refused = refused.filter(|refused| refused.has_state() || tunnel.health.is_bad());
         let refused = refused.map(|dropped| dropped.refused_words());
-        let parts = [tunnel.explanation.take(), unknown, refused];
+        let parts = [tunnel.explanation.take(), by_state, unknown, refused];
         let parts: Vec<_> = parts.into_iter().flatten().collect();
         tunnel.explanation = (!parts.is_empty()).then(|| parts.join("; "));
     }
 
-    /// The latest of those records, with how many packets those of its reason and SPI stand for.
-    fn latest(self, is_meant: impl Fn(&DropRecord) -> bool) -> Option<DroppedPackets> {
-        let is_recent = |record: &&DropRecord| self.now.since(record.at) < RECENT;
-        let meant = || self.records.iter().rev().filter(is_recent).filter(|one| is_meant(one));
+    /// The latest of those records, with how many packets all of its reason and SPI stand for.
+    fn latest(
+        &self,
+        records: &[&DropRecord],
+        is_meant: impl Fn(&DropRecord) -> bool,
+    ) -> Option<DroppedPackets> {
+        let mut meant = records.iter().rev().filter(|record| is_meant(record));
         let spi = |record: &DropRecord| record.esp.as_ref().map(|esp| esp.spi);
-        let last = meant().next()?;
-        let like = meant().filter(|one| one.reason == last.reason && spi(one) == spi(last));
+        let last = meant.next()?;
+        let is_like = |one: &&&DropRecord| one.reason == last.reason && spi(one) == spi(last);
+        let like = records.iter().filter(is_like);
         Some(DroppedPackets {
             reason: last.reason,
             spi: spi(last),
@@ -116,7 +168,7 @@ impl DroppedPackets {
         let Self { spi, seconds_ago, .. } = *self;
         let spi = spi.map_or_else(String::new, |spi| format!(" {spi}"));
         format!(
-            "{} came from {peer} by SPI{spi}, which no state here has, {} ago ({})",
+            "{} came from {peer} by SPI{spi}, which no state here has, the last {} ago ({})",
             self.many(),
             span(seconds_ago),
             self.reason.as_str()
@@ -127,13 +179,19 @@ impl DroppedPackets {
     pub(super) fn state_words(&self) -> String {
         let spi = self.spi.map_or_else(String::new, |spi| format!(" by {spi}"));
         let (ago, reason) = (span(self.seconds_ago), self.reason.as_str());
-        format!("{} that came{spi} were dropped, {ago} ago: {reason}", self.many())
+        let were = if self.packets == 1 { "was" } else { "were" };
+        format!("{} that came{spi} {were} dropped, the last {ago} ago: {reason}", self.many())
     }
 
     /// What this host refused to send.
     pub(super) fn refused_words(&self) -> String {
         let (ago, reason) = (span(self.seconds_ago), self.reason.as_str());
         format!("this host's kernel refused to send {}, {ago} ago: {reason}", self.many())
+    }
+
+    /// Whether it is known whose they were.
+    pub(super) const fn has_state(&self) -> bool {
+        self.spi.is_some()
     }
 
     /// Whether a state that was used last then may have sealed them.
@@ -192,7 +250,7 @@ mod tests {
         let dropped = at(1011).by_unknown_spi((PEER, OWN), Moment(0)).unwrap();
         let words = dropped.unknown_spi_words(PEER);
         assert!(words.starts_with("4 packets came from 10.9.2.1 by SPI 0x00001009"), "{words}");
-        assert!(words.ends_with("10 s ago (in_no_state)"), "{words}");
+        assert!(words.ends_with("the last 10 s ago (in_no_state)"), "{words}");
         let heard = Moment::from_secs(1002);
         assert_eq!(at(1011).by_unknown_spi((PEER, OWN), heard), None);
         assert_eq!(at(1011).by_unknown_spi((PEER, other), Moment(0)), None);
@@ -203,11 +261,22 @@ mod tests {
     fn refused_packets_are_those_of_the_last_one_sealed() {
         let records = VecDeque::from([record(1000, DropReason::PortRefused, None)]);
         let drops = PeerDrops::of(&records, Moment::from_secs(1010));
-        let refused = drops.refused_since(Moment::from_secs(1001)).unwrap();
+        let refused = drops.refused_since(Moment::from_secs(1001), PEER).unwrap();
         assert!(refused.refused_words().contains("2 packets, 10 s ago: port_refused"));
         assert!(refused.advice()[1].contains("nft list ruleset"));
-        assert!(refused.may_be_of(Moment::from_secs(999)));
+        assert!(refused.may_be_of(Moment::from_secs(999)) && !refused.has_state());
         assert!(!refused.may_be_of(Moment::from_secs(900)));
-        assert_eq!(drops.refused_since(Moment::from_secs(1005)), None, "later ones left");
+        assert_eq!(drops.refused_since(Moment::from_secs(1005), PEER), None, "later ones left");
+    }
+
+    #[test]
+    fn refused_packets_of_known_ends_are_their_peers_alone() {
+        let mut to_peer = record(1000, DropReason::PortRefused, Some((OWN, 0x1001)));
+        to_peer.esp = to_peer.esp.map(|esp| EspEnds { destination: PEER, ..esp });
+        let records = VecDeque::from([to_peer]);
+        let drops = PeerDrops::of(&records, Moment::from_secs(1010));
+        let sealed = Moment::from_secs(1001);
+        assert!(drops.refused_since(sealed, PEER).unwrap().has_state());
+        assert_eq!(drops.refused_since(sealed, OWN), None);
     }
 }

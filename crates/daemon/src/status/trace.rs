@@ -116,7 +116,7 @@ impl Telling<'_> {
                 status.policies.extend(policies.iter().map(|index| index.0));
                 self.look_up((*direction, *outcome), policies, cache)
             }
-            TraceStep::Bundle { origin, states, path_mtu, inner_mtu } => {
+            TraceStep::Bundle { origin, states, path_mtu, inner_mtu, limit } => {
                 status.states.extend(states.iter().map(drops::state));
                 let origin = match origin {
                     BundleOrigin::Cached => "cached",
@@ -124,8 +124,9 @@ impl Telling<'_> {
                 };
                 let names: Vec<_> = states.iter().map(state_words).collect();
                 let text = format!("{}; {origin}", names.join(", then "));
-                let fits = format!("up to {inner_mtu} bytes fit, of {path_mtu} towards the peer");
-                FlowStep::new("bundle", text).with_notes(vec![fits])
+                let peer = states.last().map(|outermost| outermost.id.destination);
+                let size = |peer| wording::size(*path_mtu, (*inner_mtu, *limit), peer);
+                FlowStep::new("bundle", text).with_notes(peer.map(size).into_iter().collect())
             }
             TraceStep::State { sa, sequence } => {
                 status.states.push(drops::state(sa));

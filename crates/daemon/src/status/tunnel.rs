@@ -166,6 +166,14 @@ impl TunnelFacts<'_> {
         is_near.then(|| format!("nearest: {} has {}", sa.id().spi, differences.join(", and ")))
     }
 
+    /// What a tunnel that is up lacks, whose peer has been silent for less than it takes to say so.
+    fn unheard(&self, health: Health) -> Option<String> {
+        let (sent, received) = (self.carried.outbound.packets, self.carried.inbound.packets);
+        let policies = self.group.policies;
+        let is_awaited = policies.inbound + policies.forward > 0 && sent > 0 && received == 0;
+        (health == Health::Up && is_awaited).then(|| "nothing has come back yet".to_owned())
+    }
+
     /// The tunnel in full, with these states.
     pub(super) fn status(&self, states: Vec<(Direction, &Sa)>, read: &ReadAt<'_>) -> TunnelStatus {
         let (group, carried) = (self.group, self.carried);
@@ -190,7 +198,11 @@ impl TunnelFacts<'_> {
             reqid: group.key.reqid.0,
             if_id: group.key.if_id.0,
             health,
-            explanation: explanation(reason.as_ref(), self.near_miss(), group.policies),
+            explanation: explanation(
+                [reason.as_ref().map(ToString::to_string), self.unheard(health)],
+                self.near_miss().filter(|_| lacks_state(reason.as_ref())),
+                group.policies,
+            ),
             reason,
             nets: group.nets.clone(),
             nets_total: group.nets_total,
@@ -211,14 +223,10 @@ impl TunnelFacts<'_> {
     }
 }
 
-/// Why a tunnel is not up, and what it lacks where its policies are for one way alone.
-fn explanation(
-    reason: Option<&HealthReason>,
-    near_miss: Option<String>,
-    policies: PolicyTally,
-) -> Option<String> {
-    let near_miss = match reason {
-        Some(HealthReason::NoState | HealthReason::Expired { .. }) => near_miss,
+/// Whether a state that nearly fits explains it.
+const fn lacks_state(reason: Option<&HealthReason>) -> bool {
+    match reason {
+        Some(HealthReason::NoState | HealthReason::Expired { .. }) => true,
         Some(
             HealthReason::AcquirePending
             | HealthReason::WaitsForPacket
@@ -229,8 +237,16 @@ fn explanation(
             | HealthReason::OptionalWithoutState
             | HealthReason::Quiet { .. },
         )
-        | None => None,
-    };
+        | None => false,
+    }
+}
+
+/// Why a tunnel is as it is, and what it lacks where its policies are for one way alone.
+fn explanation(
+    [reason, unheard]: [Option<String>; 2],
+    near_miss: Option<String>,
+    policies: PolicyTally,
+) -> Option<String> {
     let half = match policies {
         PolicyTally { outbound: 0, .. } => Some("only in: no policy dir out sends by it"),
         PolicyTally { inbound: 0, forward: 0, .. } => {
@@ -238,7 +254,7 @@ fn explanation(
         }
         PolicyTally { .. } => None,
     };
-    let parts = [reason.map(ToString::to_string), near_miss, half.map(str::to_owned)];
+    let parts = [reason, unheard, near_miss, half.map(str::to_owned)];
     let parts: Vec<_> = parts.into_iter().flatten().collect();
     (!parts.is_empty()).then(|| parts.join("; "))
 }

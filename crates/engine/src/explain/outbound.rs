@@ -3,8 +3,6 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use uxfrm_packet::Version;
-
 use super::policies::PolicyExplanation;
 use super::states::{TemplateExplanation, near_outbound};
 use crate::bundle::{self, Bundle, Deciding};
@@ -174,13 +172,6 @@ fn templates(
     explained
 }
 
-const fn version(flow: &FlowKey) -> Version {
-    match flow.destination {
-        IpAddr::V4(_) => Version::V4,
-        IpAddr::V6(_) => Version::V6,
-    }
-}
-
 impl ProtectedPath {
     fn of(bundle: &Bundle, flow: &FlowKey) -> Self {
         let states: Vec<_> = bundle.layers.iter().map(|layer| Arc::clone(&layer.sa)).collect();
@@ -195,7 +186,7 @@ impl ProtectedPath {
             ends,
             path_mtu: bundle.mtu,
             inner_mtu,
-            limit: bundle.limit(version(flow)),
+            limit: bundle.limit(flow.version()),
             overhead: usize::from(bundle.mtu).saturating_sub(inner_mtu),
             device: bundle.device,
         }

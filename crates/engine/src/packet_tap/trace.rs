@@ -71,6 +71,8 @@ pub enum TraceStep {
         path_mtu: u16,
         /// The largest plain packet that fits, in bytes.
         inner_mtu: usize,
+        /// The largest that passes: of IPv6 at least 1280 bytes, in fragments where less fits.
+        limit: usize,
     },
     /// The state of an ESP packet that came in, whose window takes its number.
     State {

@@ -26,7 +26,7 @@ impl Worker {
     /// Lowers the MSS of the SYNs among packets for the host to what the bundles of their answers
     /// take. After [`Worker::inbound`].
     pub fn clamp_inbound(&mut self, packets: &mut [PacketBuf]) {
-        self.clamp(packets, answers);
+        self.clamp(packets, |flow| FlowKey { mark: 0, ..flow.reversed() });
     }
 
     fn clamp(&mut self, packets: &mut [PacketBuf], outbound: fn(FlowKey) -> FlowKey) {
@@ -58,17 +58,5 @@ fn clamp_syn(
     if let Some(bundle) = bundle.filter(|bundle| !bundle.layers.is_empty()) {
         // Without the least MTU of IPv6: smaller segments spare fragments outside ESP.
         mss::lower(packet, ip, mss::fitting(ip.version, bundle.inner_mtu));
-    }
-}
-
-/// The flow of a packet's answers.
-fn answers(flow: FlowKey) -> FlowKey {
-    FlowKey {
-        source: flow.destination,
-        destination: flow.source,
-        source_port: flow.destination_port,
-        destination_port: flow.source_port,
-        mark: 0,
-        ..flow
     }
 }

@@ -9,10 +9,10 @@ use uxfrm_packet::{IpPacket, PacketBuf};
 
 use super::Worker;
 use crate::datapath::inbound::slow::icmp_flow::icmp_inner_flow;
-use crate::{Action, Direction, Family, FlowKey, PolicyLookup, Spd};
+use crate::{Action, Direction, Family, FlowKey, HostAddresses, PolicyLookup, Spd};
 
 /// Own addresses that are looked at: which one the host would choose is not known here.
-const MOST_ADDRESSES: usize = 64;
+pub(crate) const MOST_ADDRESSES: usize = 64;
 
 /// How an ICMP error of the engine gets to the sender of the packet that it is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,19 +37,33 @@ impl Worker {
         let Ok(ip) = IpPacket::parse(answer.bytes()) else { return IcmpErrorWay::Withheld };
         let flow = FlowKey::of_bytes(&ip, answer.bytes());
         let spd = &self.snapshots.load().spd;
-        if icmp_inner_flow(answer.bytes(), &flow).is_none_or(|back| is_protected(spd, &back)) {
-            return match protects(spd, Direction::Out, &flow) {
-                true => IcmpErrorWay::ThroughHostPort,
-                false => IcmpErrorWay::Withheld,
+        let back = icmp_inner_flow(answer.bytes(), &flow);
+        IcmpErrorWay::judge(spd, &self.settings.addresses, &flow, back.as_ref())
+    }
+}
+
+impl IcmpErrorWay {
+    /// The way of an error of the flow `error`. `back` is what answers the packet that it quotes;
+    /// `None` if that can't be told.
+    pub(crate) fn judge(
+        spd: &Spd,
+        addresses: &HostAddresses,
+        error: &FlowKey,
+        back: Option<&FlowKey>,
+    ) -> Self {
+        if back.is_none_or(|back| is_protected(spd, back)) {
+            return match protects(spd, Direction::Out, error) {
+                true => Self::ThroughHostPort,
+                false => Self::Withheld,
             };
         }
-        let own = self.settings.addresses.of_family(Family::of(ip.destination));
+        let own = addresses.of_family(Family::of(error.destination));
         let own: Vec<_> = own.take(MOST_ADDRESSES + 1).collect();
-        let sources = own.iter().map(|source| FlowKey { source: *source, ..flow });
-        let leaves = std::iter::once(flow).chain(sources).all(|flow| leaves_plain(spd, &flow));
+        let sources = own.iter().map(|source| FlowKey { source: *source, ..*error });
+        let leaves = std::iter::once(*error).chain(sources).all(|flow| leaves_plain(spd, &flow));
         match leaves && own.len() <= MOST_ADDRESSES {
-            true => IcmpErrorWay::FromHost,
-            false => IcmpErrorWay::ThroughHostPort,
+            true => Self::FromHost,
+            false => Self::ThroughHostPort,
         }
     }
 }

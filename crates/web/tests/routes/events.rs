@@ -8,6 +8,7 @@ use http_body_util::BodyExt as _;
 use tower::ServiceExt as _;
 use uxfrm_status::health::Health;
 use uxfrm_status::protocol::{StatusAnswer, StatusRequest};
+use uxfrm_web::access::Client;
 use uxfrm_web::events::{ChangedTunnel, GatewayNews, TunnelWatch, TurnKind};
 
 use crate::fake::{FakeGateway, ask, document, drops, get, open, record, status, tunnel};
@@ -80,6 +81,30 @@ async fn streams_are_bounded_and_make_room() {
     assert_eq!(ask(&router, get("/api/v1/events")).await.status, 503);
     drop(streams.pop());
     assert_eq!(router.oneshot(get("/api/v1/events")).await.unwrap().status(), 200);
+}
+
+/// Who has all streams gives one up for somebody else, and can't have that back.
+#[tokio::test]
+async fn streams_are_shared_among_users() {
+    let router = open(&FakeGateway::well());
+    let listen = |user| {
+        let mut request = get("/api/v1/events");
+        request.extensions_mut().insert(Client::User(user));
+        router.clone().oneshot(request)
+    };
+    let mut greedy = Vec::new();
+    for _ in 0..16 {
+        greedy.push(listen(1000).await.unwrap());
+    }
+    for other in [0, 1001] {
+        let stream = listen(other).await.unwrap();
+        assert_eq!(stream.status(), 200, "{other}");
+        let oldest = greedy.remove(0).into_body().collect();
+        let ended = tokio::time::timeout(Duration::from_secs(60), oldest).await;
+        assert!(ended.is_ok_and(|body| body.is_ok()), "the oldest stream ends");
+        assert_eq!(listen(1000).await.unwrap().status(), 503);
+        greedy.push(stream);
+    }
 }
 
 fn changed(reqid: u32, before: Option<Health>, health: Option<Health>) -> GatewayNews {

@@ -6,11 +6,16 @@ use std::sync::{Arc, Condvar, Mutex};
 use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
+use http_body_util::BodyExt as _;
 use tokio::task::JoinHandle;
-use uxfrm_status::protocol::StatusRequest;
+use tower::ServiceExt as _;
+use uxfrm_status::health::Health;
+use uxfrm_status::protocol::{StatusAnswer, StatusRequest};
 use uxfrm_web::access::Client;
 
-use crate::fake::{FakeGateway, TOKEN, Told, ask, document, get, open, request, with_token};
+use crate::fake::{
+    FakeGateway, TOKEN, Told, ask, document, get, open, request, status, tunnel, with_token,
+};
 
 const FORM: &str = "application/x-www-form-urlencoded";
 
@@ -141,7 +146,8 @@ impl Clients {
 /// What only this one asks, by a user of a Unix socket.
 fn by_user(limit: usize, user: usize) -> Request<Body> {
     let mut request = get(&format!("/api/v1/status?limit={limit}"));
-    request.extensions_mut().insert(Client::User(user.try_into().unwrap()));
+    let number = 1000 + u32::try_from(user).unwrap();
+    request.extensions_mut().insert(Client::User(number));
     request
 }
 
@@ -229,4 +235,29 @@ async fn request_that_nobody_waits_for_gives_up_its_place() {
     }
     let count = clients.gateway.count.load(Ordering::SeqCst);
     assert_eq!(count, 5, "what nobody awaits is not asked");
+}
+
+/// A slow reader keeps its own share of memory, and no other's.
+#[tokio::test]
+async fn answers_left_unread_are_one_clients() {
+    let gateway = FakeGateway::new(|_| {
+        let tunnels = (0..10_000).map(|reqid| tunnel(reqid, Health::Up)).collect();
+        Ok(StatusAnswer::Status(Box::new(status(tunnels))))
+    });
+    let router = open(&gateway);
+    let mut unread = Vec::new();
+    let refused = loop {
+        let answer = router.clone().oneshot(by_user(unread.len() + 1, 7)).await.unwrap();
+        if answer.status() != 200 {
+            break answer;
+        }
+        unread.push(answer);
+        assert!(unread.len() < 100, "nothing is counted");
+    };
+    assert_eq!(refused.status(), 503);
+    let told = refused.into_body().collect().await.unwrap().to_bytes();
+    assert!(String::from_utf8_lossy(&told).contains("you have not read the answers before"));
+    assert_eq!(ask(&router, by_user(1, 8)).await.status, 200);
+    drop(unread.pop());
+    assert_eq!(ask(&router, by_user(200, 7)).await.status, 200);
 }

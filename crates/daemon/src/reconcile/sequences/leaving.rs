@@ -22,6 +22,50 @@ pub(super) struct EndedSa {
     pub(super) begun: u64,
 }
 
+/// States by their names, which they keep: one that comes back is found among very many that went
+/// with it.
+#[derive(Debug)]
+pub(super) struct ByName<T>(BTreeMap<SaName, Vec<T>>);
+
+impl<T> Default for ByName<T> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<T> ByName<T> {
+    pub(super) fn push(&mut self, state: SaName, one: T) {
+        self.0.entry(state).or_default().push(one);
+    }
+
+    /// The first of this name that is wanted.
+    fn find(&self, state: SaName, is_wanted: impl Fn(&T) -> bool) -> Option<&T> {
+        self.0.get(&state)?.iter().find(|one| is_wanted(one))
+    }
+
+    /// Keeps those of this name that are wanted, and all others.
+    fn retain(&mut self, state: SaName, is_wanted: impl Fn(&T) -> bool) {
+        if let Some(of_name) = self.0.get_mut(&state) {
+            of_name.retain(is_wanted);
+        }
+    }
+
+    /// How many each name has.
+    #[cfg(test)]
+    pub(super) fn names(&self) -> impl Iterator<Item = usize> {
+        self.0.values().map(Vec::len)
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// All of them, of which nothing is left.
+    pub(super) fn take_all(&mut self) -> impl Iterator<Item = T> + use<T> {
+        std::mem::take(&mut self.0).into_values().flatten()
+    }
+}
+
 impl SequenceStore {
     /// Takes leave of a state that is no longer in the databases. Batches that are under way send
     /// with it yet; so it is settled by [`SequenceStore::settle_due`], or before, when its key is
@@ -30,7 +74,7 @@ impl SequenceStore {
         let state = SaName::of(sa);
         if self.edges.remove(&state).is_some() {
             self.journal.note(Record::Forgotten(state));
-            self.forgotten.push(Arc::clone(sa));
+            self.forgotten.push(state, Arc::clone(sa));
         }
         if let Some((_, earlier)) =
             self.leaving.insert(state, (now.plus(UNDER_WAY), Arc::clone(sa)))
@@ -55,9 +99,10 @@ impl SequenceStore {
         let state = SaName::of(sa);
         self.leaving.remove(&state);
         self.before.remove(&state);
-        self.forgotten.retain(|other| !other.is_same(sa));
-        let mut ended = self.recallable.iter().chain(&self.settled);
-        let ended = ended.find(|settled| settled.sa.is_same(sa));
+        self.forgotten.retain(state, |other| !other.is_same(sa));
+        let is_this = |settled: &EndedSa| settled.sa.is_same(sa);
+        let ended = self.recallable.find(state, is_this);
+        let ended = ended.or_else(|| self.settled.find(state, is_this));
         let reserved = match (sa.ended_at(), ended) {
             // Others went on in its place, from where it ended.
             (Some(EndedAt { reserved, .. }), ended) => {
@@ -128,7 +173,7 @@ impl SequenceStore {
         for (state, (_, sa)) in leaving {
             let (reserved, begun) = (sa.sequence().reserved(), self.sent.begun(state));
             let last = self.settle(&sa);
-            self.settled.push(EndedSa { sa, last, reserved, begun });
+            self.settled.push(state, EndedSa { sa, last, reserved, begun });
         }
     }
 }

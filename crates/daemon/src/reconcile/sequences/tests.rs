@@ -386,3 +386,18 @@ fn deleted_state_ends_when_key_is_reused() {
     assert!(stranger.sequence().take(1).is_ok());
     assert_eq!(new.sequence().take(1).unwrap().first, 6);
 }
+
+/// Else a hundred thousand that come back at once are compared each with each.
+#[test]
+fn state_that_comes_back_is_compared_with_its_own_name_alone() {
+    let mut run = Runs::new().start_empty();
+    let all: Vec<_> = (1..100).map(|at: u8| run.add(at.into(), &[at; 20])).collect();
+    all.iter().for_each(|sa| run.1.dismiss(sa, Moment(0)));
+    run.1.settle_due(Moment::from_secs(100));
+    assert_eq!(run.1.settled.names().collect::<Vec<_>>(), vec![1; all.len()]);
+    all.iter().for_each(|sa| run.1.recall(sa));
+    run.1.commit().unwrap();
+    for sa in &all {
+        assert_eq!(sa.sequence().take(1).unwrap().first, 1, "as if it had never gone");
+    }
+}

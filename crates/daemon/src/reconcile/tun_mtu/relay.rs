@@ -3,7 +3,7 @@
 //! There the kernel must not judge sizes: its ICMP errors leave plain, from an address that no
 //! policy protects, and quote what came in ESP. The engine's go back into the tunnel.
 
-use uxfrm_engine::{Direction, Prefix, Selector, Spd};
+use uxfrm_engine::{Direction, Selector, Spd};
 
 /// Pairs of policies that are compared at most, in some milliseconds; of more it is assumed.
 const MOST_PAIRS: usize = 1_000_000;
@@ -25,11 +25,7 @@ fn protected(spd: &Spd, direction: Direction) -> Vec<Selector> {
 
 /// By addresses alone: ports and protocols of what is relayed are not known.
 fn have_packets_in_common(one: &Selector, other: &Selector) -> bool {
-    overlap(one.source, other.source) && overlap(one.destination, other.destination)
-}
-
-fn overlap(one: Prefix, other: Prefix) -> bool {
-    one.contains(other.address()) || other.contains(one.address())
+    one.source.overlaps(other.source) && one.destination.overlaps(other.destination)
 }
 
 #[cfg(test)]

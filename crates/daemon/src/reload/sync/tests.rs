@@ -93,7 +93,7 @@ fn plan(text: WholeText, running: &Database) -> Result<Difference, Vec<String>> 
     while !reading.is_over() {
         reading.read_on();
     }
-    reading.difference(running)
+    reading.difference(running).map(|(difference, _said)| difference)
 }
 
 /// Does what the lines say; what is told.
@@ -266,7 +266,7 @@ fn text_is_read_in_parts_as_one() {
     }
     let least = right.len() / PART;
     assert!((least..=least + 1).contains(&parts), "{parts} parts of {} bytes", right.len());
-    let steps = reading.difference(&fresh()).unwrap().lines();
+    let steps = reading.difference(&fresh()).unwrap().0.lines();
     assert_eq!(steps.len(), 0x1000);
     let lines = right.lines().count();
     let twice = STATE.replace("0x101", "0x1001");
@@ -287,6 +287,6 @@ fn defaults_told_meanwhile_stay_where_the_text_changes_others() {
     let mut reading = SyncReading::begin(ClientId(0), lines, &here, fresh()).unwrap();
     sync(&mut here, "policy setdefault out block\n", SyncOthers::Keep).unwrap();
     reading.read_on();
-    let told = reading.difference(&here).unwrap().lines();
+    let told = reading.difference(&here).unwrap().0.lines();
     assert_eq!(told, ["~ policy setdefault in block fwd accept out block"]);
 }

@@ -28,6 +28,16 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 static NAMES: AtomicU64 = AtomicU64::new(0);
 
+/// A name of its own, and who listens there.
+fn listener() -> (SocketAddr, UnixListener) {
+    let number = NAMES.fetch_add(1, Ordering::Relaxed);
+    let name = format!("uxfrm-test/status/{}/{number}", std::process::id());
+    let address = SocketAddr::from_abstract_name(name).unwrap();
+    let listener = UnixListener::bind_addr(&address).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    (address, listener)
+}
+
 /// A status thread at a name of its own, and what its control thread needs.
 struct Site {
     address: SocketAddr,
@@ -40,11 +50,7 @@ struct Site {
 
 impl Site {
     fn new() -> Self {
-        let number = NAMES.fetch_add(1, Ordering::Relaxed);
-        let name = format!("uxfrm-test/status/{}/{number}", std::process::id());
-        let address = SocketAddr::from_abstract_name(name).unwrap();
-        let listener = UnixListener::bind_addr(&address).unwrap();
-        listener.set_nonblocking(true).unwrap();
+        let (address, listener) = listener();
         let database = Database::new(Backend::Portable, 1);
         let poller = Poller::new().unwrap();
         let config = Config::parse("test", "").unwrap();
@@ -302,11 +308,7 @@ struct TurnByTurn {
 
 impl TurnByTurn {
     fn new() -> Self {
-        let number = NAMES.fetch_add(1, Ordering::Relaxed);
-        let name = format!("uxfrm-test/status/{}/{number}", std::process::id());
-        let address = SocketAddr::from_abstract_name(name).unwrap();
-        let listener = UnixListener::bind_addr(&address).unwrap();
-        listener.set_nonblocking(true).unwrap();
+        let (address, listener) = listener();
         let database = Database::new(Backend::Portable, 1);
         let config = Config::parse("test", "").unwrap();
         let identity = identity(std::path::Path::new("/etc/test.toml"), &config);

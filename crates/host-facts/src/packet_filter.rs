@@ -1,0 +1,270 @@
+//! Chains of this host's packet filter that drop what no rule of theirs accepts.
+//!
+//! A look at base chains and their policies by `NETLINK_NETFILTER` is cheap, and right: what a
+//! chain with policy drop does not accept is gone, whatever other chains say. What its rules accept
+//! is not judged, so such a chain *may* drop a packet; one without rules does. The tables of
+//! `iptables-legacy` are not among them: of those the kernel tells their names alone.
+
+use std::{fmt, fs, io, time::Duration};
+
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
+use nix::{
+    errno::Errno,
+    sys::{
+        socket::{setsockopt, sockopt::ReceiveTimeout},
+        time::TimeVal,
+    },
+};
+use uxfrm_netlink_wire::{
+    NLMSG_DONE, NLMSG_ERROR, NetlinkFlags, NetlinkMessage, NetlinkMessages, append_message,
+    find_attribute,
+};
+
+/// `NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWCHAIN` and `NFT_MSG_GETCHAIN`
+const CHAIN: u16 = 10 << 8 | 3;
+const CHAINS: u16 = 10 << 8 | 4;
+/// `NFTA_CHAIN_*`
+const TABLE: u16 = 1;
+const NAME: u16 = 3;
+const HOOK: u16 = 4;
+const POLICY: u16 = 5;
+const RULES: u16 = 6;
+/// `NFTA_HOOK_HOOKNUM`
+const NUMBER: u16 = 1;
+/// `NF_DROP`
+const DROP: u32 = 0;
+/// The kernel answers at once.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// What uxfrm's own tables are named.
+const OWN: &str = "uxfrm-";
+
+/// What is known of the packet filter of a network namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ForeignChains {
+    /// Base chains of others than uxfrm whose policy is to drop.
+    pub chains: Vec<DroppingChain>,
+    /// Programs whose tables `nft` does not show: `iptables-legacy`, `ip6tables-legacy`.
+    pub legacy: Vec<&'static str>,
+}
+
+/// A base chain that drops what no rule of it accepts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DroppingChain {
+    /// Which packets it sees, as `nft` has it: `ip`, `ip6`, or `inet` for both.
+    pub family: &'static str,
+    /// Name of its table.
+    pub table: String,
+    /// Its own name.
+    pub chain: String,
+    /// Where it sees them.
+    pub hook: FilterHook,
+    /// How many rules it has.
+    pub rules: u32,
+}
+
+/// Where a chain sees packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FilterHook {
+    /// All that come in.
+    Prerouting,
+    /// Those for this host.
+    Input,
+    /// Those for others.
+    Forward,
+    /// Those of this host.
+    Output,
+    /// All that leave.
+    Postrouting,
+}
+
+impl ForeignChains {
+    /// Of the network namespace that the thread is in.
+    ///
+    /// # Errors
+    /// `EPERM` without `CAP_NET_ADMIN`, or another of the kernel's.
+    pub fn read() -> io::Result<Self> {
+        let chains = match chains() {
+            // No nf_tables: nothing is there.
+            Err(error) if error.raw_os_error() == Some(Errno::EINVAL as i32) => Vec::new(),
+            chains => chains?,
+        };
+        let legacy =
+            [("iptables-legacy", "ip_tables_names"), ("ip6tables-legacy", "ip6_tables_names")];
+        let has_filter = |file: &str| {
+            let names = fs::read_to_string(format!("/proc/self/net/{file}")).unwrap_or_default();
+            names.lines().any(|name| name == "filter")
+        };
+        let legacy = legacy.into_iter().filter(|(_, file)| has_filter(file));
+        Ok(Self { chains, legacy: legacy.map(|(program, _)| program).collect() })
+    }
+
+    /// The chains that see packets of an IP version at a hook.
+    pub fn at(&self, hook: FilterHook, is_ipv4: bool) -> impl Iterator<Item = &DroppingChain> {
+        let version = if is_ipv4 { "ip" } else { "ip6" };
+        let sees = move |family| family == version || family == "inet";
+        self.chains.iter().filter(move |one| one.hook == hook && sees(one.family))
+    }
+}
+
+impl DroppingChain {
+    /// Whether nothing passes it.
+    #[must_use]
+    pub const fn is_closed(&self) -> bool {
+        self.rules == 0
+    }
+
+    /// A rule that lets packets by a device pass, as `iifname "uxfrm0"` has them.
+    #[must_use]
+    pub fn rule(&self, condition: &str) -> String {
+        let Self { family, table, chain, .. } = self;
+        format!("nft insert rule {family} {table} {chain} {condition} accept")
+    }
+}
+
+/// `table ip filter, chain FORWARD (hook forward, policy drop)`
+impl fmt::Display for DroppingChain {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { family, table, chain, hook, .. } = self;
+        write!(out, "table {family} {table}, chain {chain} (hook {hook}, policy drop)")
+    }
+}
+
+impl fmt::Display for FilterHook {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Prerouting => "prerouting",
+            Self::Input => "input",
+            Self::Forward => "forward",
+            Self::Output => "output",
+            Self::Postrouting => "postrouting",
+        })
+    }
+}
+
+fn chains() -> io::Result<Vec<DroppingChain>> {
+    let mut socket = Socket::new(NETLINK_NETFILTER)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    setsockopt(&socket, ReceiveTimeout, &TimeVal::new(PATIENCE.as_secs().cast_signed(), 0))?;
+    let mut request = Vec::new();
+    let flags = NetlinkFlags::REQUEST | NetlinkFlags::DUMP;
+    append_message(&mut request, CHAINS, flags, 1, [0; 4], |_| {});
+    socket.send(&request, 0)?;
+    let mut chains = Vec::new();
+    loop {
+        let (datagram, _kernel) = socket.recv_from_full()?;
+        for message in NetlinkMessages::of(&datagram) {
+            match message.header.kind {
+                NLMSG_DONE => return Ok(chains),
+                NLMSG_ERROR => {
+                    let code = message.error_code().unwrap_or_default();
+                    return Err(io::Error::from_raw_os_error(code.saturating_neg()));
+                }
+                CHAIN => chains.extend(dropping(message)),
+                _other => {}
+            }
+        }
+    }
+}
+
+/// A base chain of others that drops by its policy.
+fn dropping(message: NetlinkMessage<'_>) -> Option<DroppingChain> {
+    let (head, attributes) = message.body().split_first_chunk::<4>()?;
+    let family = match head[0] {
+        1 => "inet",
+        2 => "ip",
+        10 => "ip6",
+        _other => return None,
+    };
+    let hook = match number(find_attribute(attributes, HOOK)?, NUMBER)? {
+        0 => FilterHook::Prerouting,
+        1 => FilterHook::Input,
+        2 => FilterHook::Forward,
+        3 => FilterHook::Output,
+        4 => FilterHook::Postrouting,
+        _other => return None,
+    };
+    let table = text(attributes, TABLE)?;
+    if number(attributes, POLICY)? != DROP || table.starts_with(OWN) {
+        return None;
+    }
+    // A base chain is no target of jumps: only its rules use it.
+    let rules = number(attributes, RULES).unwrap_or(1);
+    Some(DroppingChain { family, table, chain: text(attributes, NAME)?, hook, rules })
+}
+
+fn number(attributes: &[u8], kind: u16) -> Option<u32> {
+    find_attribute(attributes, kind)?.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
+}
+
+fn text(attributes: &[u8], kind: u16) -> Option<String> {
+    let value = find_attribute(attributes, kind)?;
+    let text = value.strip_suffix(&[0]).unwrap_or(value);
+    // Names have any bytes: what cannot be shown is not.
+    Some(String::from_utf8_lossy(text).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(family: u8, table: &str, hook: Option<u32>, policy: u32, rules: u32) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let flags = NetlinkFlags::MULTI;
+        append_message(&mut bytes, CHAIN, flags, 1, [family, 0, 0, 0], |chain| {
+            chain.text(TABLE, table);
+            chain.text(NAME, "FORWARD");
+            if let Some(hook) = hook {
+                chain.nest(HOOK, |nest| nest.be32(NUMBER, hook));
+                chain.be32(POLICY, policy);
+            }
+            chain.be32(RULES, rules);
+        });
+        bytes
+    }
+
+    fn read(bytes: &[u8]) -> Option<DroppingChain> {
+        NetlinkMessages::of(bytes).next().and_then(dropping)
+    }
+
+    #[test]
+    fn base_chains_that_drop_are_found() {
+        let chain = read(&message(2, "filter", Some(2), DROP, 3)).unwrap();
+        assert_eq!(chain.to_string(), "table ip filter, chain FORWARD (hook forward, policy drop)");
+        assert!(!chain.is_closed());
+        let rule = "nft insert rule ip filter FORWARD oifname \"uxfrm0\" accept";
+        assert_eq!(chain.rule("oifname \"uxfrm0\""), rule);
+        assert!(read(&message(1, "filter", Some(1), DROP, 0)).unwrap().is_closed());
+        for (family, table, hook, policy) in [
+            (2, "filter", Some(2), 1),
+            (2, "filter", None, DROP),
+            (2, "uxfrm-uxfrm0", Some(2), DROP),
+            (7, "filter", Some(2), DROP),
+            (2, "filter", Some(9), DROP),
+        ] {
+            assert_eq!(read(&message(family, table, hook, policy, 3)), None, "{family} {hook:?}");
+        }
+    }
+
+    #[test]
+    fn chains_see_packets_of_their_family_at_their_hook() {
+        use FilterHook::{Forward, Input};
+        let chains = [(2, 2), (10, 2), (1, 1)];
+        let chains =
+            chains.map(|(family, hook)| read(&message(family, "t", Some(hook), DROP, 1)).unwrap());
+        let filter = ForeignChains { chains: chains.into(), legacy: Vec::new() };
+        let seen =
+            |hook, is_ipv4| filter.at(hook, is_ipv4).map(|one| one.family).collect::<Vec<_>>();
+        assert_eq!(seen(Forward, true), ["ip"]);
+        assert_eq!(seen(Forward, false), ["ip6"]);
+        assert_eq!(seen(Input, false), ["inet"]);
+    }
+
+    #[test]
+    fn kernel_answers_or_refuses() {
+        match ForeignChains::read() {
+            Ok(filter) => assert!(filter.chains.iter().all(|one| !one.table.starts_with(OWN))),
+            Err(error) => assert!(error.raw_os_error().is_some(), "{error}"),
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! Counts of what ports did not send.
+
+use uxfrm_engine::{DropReason, Moment, Spi, Worker};
+use uxfrm_io::{FailedEsp, RefusedPacket};
+
+/// Counts packets that a port of this worker dropped.
+pub(crate) fn count(worker: &mut Worker, refused: &RefusedPacket, now: Moment) {
+    worker.count_dropped(refused.busy, DropReason::PortFull, now);
+    worker.count_dropped(refused.too_big, DropReason::PortTooBig, now);
+    let (failed, reason) = (refused.unsupported + refused.failed, DropReason::PortRefused);
+    match refused.failed_esp {
+        FailedEsp::Of(destination, spi) => {
+            worker.count_dropped_esp(failed, reason, (destination, Spi(spi)), now);
+        }
+        FailedEsp::Unknown | FailedEsp::Mixed => worker.count_dropped(failed, reason, now),
+    }
+}
