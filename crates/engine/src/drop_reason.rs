@@ -230,8 +230,8 @@ drop_reasons! {
         "A program bound to a device (`SO_BINDTODEVICE`), or a covered broadcast.",
         "Unbind the program, or add a policy without templates for what may leave plain.";
     /// Outbound: an ICMP error or redirect that was about to leave plain, and quotes a packet that
-    /// a policy `in` or `fwd` protects. The kernel is told to drop it: the error would disclose
-    /// what came in ESP.
+    /// a policy `in` or `fwd` protects: it would disclose what came in ESP. The kernel is told to
+    /// drop it; what routes lead to uxfrm is dropped there.
     OutQuotesProtected => "out_quotes_protected", Some(X::OutError),
         "This host or a router behind it told of a packet out of ESP; no policy covers the answer.",
         "To have it told in ESP, add a policy `out` from that address to the sender's net: docs/guard.md.";

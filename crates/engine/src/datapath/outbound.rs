@@ -65,6 +65,7 @@ use pre_parsed::{PacketSummary, PreParsed};
 use slow::acquire_queue::AcquireQueue;
 use slow::defragment::Defragmenter;
 use slow::frame::Framer;
+use slow::icmp_quote::{may_quote, quotes_protected};
 use slow::item::TxItem;
 use slow::plain::pass;
 use slow::routing_header::routes_around_policy;
@@ -472,6 +473,9 @@ impl Outbound {
             }
             (TxAction::Pass, _) if summary.options && routes_around_policy(&packet, flow, ctx) => {
                 ctx.discard(packet, count, DropReason::OutUnprotected);
+            }
+            (TxAction::Pass, _) if may_quote(flow) && quotes_protected(&packet, flow, ctx) => {
+                ctx.discard(packet, count, DropReason::OutQuotesProtected);
             }
             (TxAction::Pass, None) => pass(packet, plan, framer, tx, ctx),
             (TxAction::Pass, Some(longest)) => {

@@ -204,3 +204,24 @@ pub(crate) fn unprotected() -> Raised {
     let packet = PacketBuf::from_slice(&packets::ip(source, by, Protocol(43), &upper));
     sent(left, vec![packet], Known::FLOW)
 }
+
+/// Time exceeded, by an address that no policy names.
+pub(crate) fn quotes_protected() -> Raised {
+    sent(left(), vec![told_of("10.2.0.1:9", "10.1.0.1:7")], Known::FLOW)
+}
+
+fn told_of(source: &str, destination: &str) -> PacketBuf {
+    let quoted = packets::udp(source, destination, b"payload");
+    let message = [&[11, 0, 0, 0, 0, 0, 0, 0][..], quoted.bytes()].concat();
+    let (gateway, sender) = ("192.0.2.1".parse().unwrap(), "10.2.0.1".parse().unwrap());
+    PacketBuf::from_slice(&packets::ip(gateway, sender, Protocol::ICMP, &message))
+}
+
+#[test]
+fn errors_about_plain_packets_pass() {
+    for (source, destination) in [("10.1.0.1:7", "10.2.0.1:9"), ("10.3.0.1:9", "10.1.0.1:7")] {
+        let mut left = left();
+        let (wire, _) = left.outbound(vec![told_of(source, destination)]);
+        assert_eq!((wire.len(), left.reasons()), (1, vec![]), "{source}");
+    }
+}

@@ -4,6 +4,7 @@ pub(crate) mod acquire_queue;
 pub(crate) mod defragment;
 pub(crate) mod device;
 pub(crate) mod frame;
+pub(crate) mod icmp_quote;
 pub(crate) mod item;
 pub(crate) mod plain;
 pub(crate) mod routing_header;
