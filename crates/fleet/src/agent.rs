@@ -35,6 +35,7 @@ use moves::Moves;
 use peers::Peers;
 use session::Session;
 use view::PoolView;
+use votes::VoteChange;
 
 use crate::{
     desired::Lines,
@@ -269,8 +270,10 @@ enum Purpose {
     Claim,
     /// Members, without a gateway or with this one.
     Members,
-    /// The own presence, or a vote.
-    Word(String),
+    /// The own presence.
+    Presence,
+    /// A vote, or its end.
+    Vote(GatewayName, VoteChange),
 }
 
 impl Agent {
@@ -339,7 +342,8 @@ impl Agent {
             Purpose::Tunnel(child) => self.tunnel_came(&child, answer),
             Purpose::Edges => self.edges_came(answer),
             Purpose::Claim => self.claim_ended(&answer),
-            Purpose::Members | Purpose::Word(_) => {}
+            Purpose::Vote(suspect, change) => self.vote_changed(&suspect, change, &answer),
+            Purpose::Members | Purpose::Presence => {}
         }
     }
 

@@ -385,7 +385,7 @@ impl World {
         };
         self.tell_watches();
         // The answer may be lost on its way.
-        let is_lost = self.random.below(1_000) < self.lossy / 10;
+        let is_lost = self.random.below(1_000) < self.lossy / 2;
         let answer = if is_lost { StoreAnswer::Unknown } else { answer };
         let delay = self.random.between(1, 4);
         self.after(delay, site, Happening::Answer(id, answer));

@@ -26,6 +26,8 @@ pub(super) struct Peer {
     epoch: Serial,
     /// A vote against it stands, or is on its way: what it says of itself is not acknowledged.
     is_promised: bool,
+    /// Such a vote may be in etcd.
+    may_have_vote: bool,
     /// When it became known.
     known_at: u64,
 }
@@ -51,6 +53,25 @@ impl Peers {
         if let Some(peer) = self.peers.get_mut(name) {
             peer.is_promised = true;
         }
+    }
+
+    /// A vote against it is on its way.
+    pub(super) fn vote_may_stand(&mut self, name: &GatewayName) {
+        if let Some(peer) = self.peers.get_mut(name) {
+            peer.may_have_vote = true;
+        }
+    }
+
+    /// A vote against it is in etcd no more.
+    pub(super) fn vote_stands_no_more(&mut self, name: &GatewayName) {
+        if let Some(peer) = self.peers.get_mut(name) {
+            peer.may_have_vote = false;
+        }
+    }
+
+    /// Whether a vote against it may be in etcd.
+    pub(super) fn may_have_vote(&self, name: &GatewayName) -> bool {
+        self.peers.get(name).is_some_and(|peer| peer.may_have_vote)
     }
 
     /// No vote stands against it.

@@ -154,22 +154,19 @@ impl Agent {
 
     fn be_present(&mut self, random: &mut dyn FnMut() -> u64) {
         let key = self.keys.gateway(&self.config.name);
-        if self.view.live.contains(&self.config.name) || self.is_worded(&key) {
+        let is_asked = self.is_asked(|purpose| matches!(purpose, Purpose::Presence));
+        if is_asked || self.view.live.contains(&self.config.name) {
             return;
         }
         let value = self.seal(&key, Serial(0), &self.config.member, random);
-        self.word(key, value);
+        self.put_leased(key, value, Purpose::Presence);
     }
 
     /// Writes something under the lease.
-    pub(super) fn word(&mut self, key: String, value: Vec<u8>) {
-        let put = StoreOperation::Put { key: key.clone(), value, stay: Stay::Leased };
+    pub(super) fn put_leased(&mut self, key: String, value: Vec<u8>, purpose: Purpose) {
+        let put = StoreOperation::Put { key, value, stay: Stay::Leased };
         let transaction = StoreTransaction { conditions: Vec::new(), operations: vec![put] };
-        self.ask(StoreRequest::Commit(transaction), Purpose::Word(key));
-    }
-
-    pub(super) fn is_worded(&self, key: &str) -> bool {
-        self.is_asked(|purpose| matches!(purpose, Purpose::Word(asked) if asked == key))
+        self.ask(StoreRequest::Commit(transaction), purpose);
     }
 
     /// Joins, or comes back.

@@ -15,10 +15,17 @@ use crate::{
 };
 
 use super::{
-    Agent, Purpose, StoreRequest,
+    Agent, Purpose, StoreAnswer, StoreRequest,
     session::is_down,
     view::{Versioned, Vote},
 };
+
+/// What becomes of an own vote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum VoteChange {
+    Cast,
+    Withdrawn,
+}
 
 impl Agent {
     pub(super) fn judge_peers(&mut self, random: &mut dyn FnMut() -> u64) {
@@ -39,34 +46,55 @@ impl Agent {
         if is_suspect {
             self.peers.promise(name);
         }
-        if !self.has_store() {
+        let is_asked = |purpose: &Purpose| matches!(purpose, Purpose::Vote(of, _) if of == name);
+        if !self.has_store() || self.is_asked(is_asked) {
             return;
         }
         let own = self.view.vote(name, &self.config.name).map(|vote| vote.record.epoch);
-        let key = self.keys.vote(name, &self.config.name);
-        match own {
-            _ if self.is_worded(&key) => {}
-            Some(epoch) if is_suspect && epoch == self.view.epoch() => self.take_over(name, random),
-            _ if is_suspect => self.cast(name, key, random),
-            Some(_) => self.withdraw(key),
-            None => self.peers.release(name),
+        if is_suspect && own == Some(self.view.epoch()) {
+            self.take_over(name, random);
+        } else if is_suspect {
+            self.cast(name, random);
+        } else if own.is_some() || self.peers.may_have_vote(name) {
+            self.withdraw(name);
+        } else {
+            self.peers.release(name);
         }
     }
 
-    fn cast(&mut self, name: &GatewayName, key: String, random: &mut dyn FnMut() -> u64) {
+    fn cast(&mut self, name: &GatewayName, random: &mut dyn FnMut() -> u64) {
+        let key = self.keys.vote(name, &self.config.name);
         let vote = Vote {
             epoch: self.view.epoch(),
             reach: self.peers.reach(name),
             heard_epoch: self.peers.heard_epoch(name),
         };
         let value = self.seal(&key, Serial(self.now), &vote, random);
-        self.word(key, value);
+        self.peers.vote_may_stand(name);
+        self.put_leased(key, value, Purpose::Vote(name.clone(), VoteChange::Cast));
     }
 
-    fn withdraw(&mut self, key: String) {
-        let operations = vec![StoreOperation::Delete { key: key.clone() }];
+    fn withdraw(&mut self, name: &GatewayName) {
+        let key = self.keys.vote(name, &self.config.name);
+        let operations = vec![StoreOperation::Delete { key }];
         let transaction = StoreTransaction { conditions: Vec::new(), operations };
-        self.ask(StoreRequest::Commit(transaction), Purpose::Word(key));
+        let purpose = Purpose::Vote(name.clone(), VoteChange::Withdrawn);
+        self.ask(StoreRequest::Commit(transaction), purpose);
+    }
+
+    /// A vote of which nobody knows whether it was written stands until it is withdrawn.
+    pub(super) fn vote_changed(
+        &mut self,
+        name: &GatewayName,
+        change: VoteChange,
+        answer: &StoreAnswer,
+    ) {
+        match (change, answer) {
+            (VoteChange::Withdrawn, StoreAnswer::Committed(_)) => {
+                self.peers.vote_stands_no_more(name);
+            }
+            (VoteChange::Withdrawn | VoteChange::Cast, _) => {}
+        }
     }
 
     /// Of whom this gateway acknowledges that they go to their far edges.
