@@ -55,9 +55,9 @@ impl Access {
     }
 
     /// A new session's cookie, for who knows the token.
-    pub(crate) fn log_in(&self, token: &str) -> Option<HeaderValue> {
+    pub(crate) fn log_in(&self, token: &str, client: Client) -> Option<HeaderValue> {
         let is_right = self.token.as_ref().is_some_and(|own| own.matches(token.as_bytes()));
-        is_right.then(|| self.sessions.begin()).flatten()
+        is_right.then(|| self.sessions.begin(client)).flatten()
     }
 
     /// Who asks, if that may. Where the kernel tells whose the connection is, it is that user.
@@ -96,7 +96,9 @@ async fn check(State(access): State<Arc<Access>>, mut request: Request, next: Ne
     if is_known && let Some(need) = request.extensions().get::<CurrentNeed>() {
         need.set(Need::Busy);
     }
-    request.extensions_mut().insert(client.unwrap_or_default());
+    // Who logs in is not known before; but whose the connection is.
+    let connected: Option<Client> = request.extensions().get().copied();
+    request.extensions_mut().insert(client.or(connected).unwrap_or_default());
     let mut answer = if let Err(problem) = access.hosts.check(&request) {
         problem.into_response()
     } else if is_known || is_public(request.uri()) {

@@ -36,6 +36,7 @@ pub(crate) fn router(access: Arc<Access>) -> Router {
 }
 
 async fn log_in(access: Arc<Access>, request: Request) -> Result<Response, Problem> {
+    let client = request.extensions().get().copied().unwrap_or_default();
     let read = tokio::time::timeout(PATIENCE, Form::<Login>::from_request(request, &()));
     let Ok(read) = read.await else {
         return Err(wrong(ProblemKind::BadRequest, "the form has not arrived"));
@@ -45,7 +46,7 @@ async fn log_in(access: Arc<Access>, request: Request) -> Result<Response, Probl
         let kind = if is_large { ProblemKind::TooLarge } else { ProblemKind::BadRequest };
         wrong(kind, rejection.body_text())
     })?;
-    let cookie = access.log_in(token.trim());
+    let cookie = access.log_in(token.trim(), client);
     token.zeroize();
     match cookie {
         Some(cookie) => Ok(([(header::SET_COOKIE, cookie)], Redirect::to("/")).into_response()),

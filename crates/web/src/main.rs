@@ -18,6 +18,7 @@ use uxfrm_web::privileges;
 use uxfrm_web::server::{Listener, serve};
 use uxfrm_web::sockets::OpenSockets;
 use uxfrm_web::source::Gateway;
+use uxfrm_web::subordinate_users::SubordinateUsers;
 use uxfrm_web_options::WebOptions;
 
 /// Threads that wait for the gateway or write JSON.
@@ -65,24 +66,27 @@ fn log_filter() -> EnvFilter {
 fn run(options: &WebOptions) -> anyhow::Result<()> {
     let sockets = OpenSockets::open(options)?;
     let token = options.token_file.as_deref().map(AccessToken::read).transpose()?.map(Arc::new);
+    // Before files are out of reach.
+    let subordinates = SubordinateUsers::read();
     let _confinement = privileges::give_up(options.user.as_deref())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(WAITING_THREADS)
         .build()?;
-    runtime.block_on(listen(options, sockets, token))
+    runtime.block_on(listen(options, sockets, token, &subordinates))
 }
 
 async fn listen(
     options: &WebOptions,
     sockets: OpenSockets,
     token: Option<Arc<AccessToken>>,
+    subordinates: &SubordinateUsers,
 ) -> anyhow::Result<()> {
     let routes = uxfrm_web::router(Arc::new(Gateway));
     let mut served = JoinSet::new();
     let mut add = |listener, hosts| {
         let router = uxfrm_web::guarded(routes.clone(), &Access::new(hosts, token.clone()));
-        served.spawn(serve(listener, router));
+        served.spawn(serve(listener, router, subordinates.clone()));
     };
     for unix in sockets.unix {
         let address = unix.local_addr()?;

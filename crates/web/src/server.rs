@@ -25,6 +25,7 @@ use tokio_io_timeout::TimeoutStream;
 
 use crate::access::Client;
 use crate::shared_places::{CurrentNeed, Need, SharedPlaces};
+use crate::subordinate_users::SubordinateUsers;
 use loopback_user::LoopbackUsers;
 use tracked_body::TrackedBody;
 
@@ -53,14 +54,17 @@ pub enum Listener {
     Tcp(TcpListener),
 }
 
-/// Serves connections for ever. Each listener has places of its own, so that who may reach one
+/// Serves connections for ever; those of subordinate users count as their owners'. Each listener has places of its own, so that who may reach one
 /// can't fill another.
-pub async fn serve(listener: Listener, router: Router) {
+pub async fn serve(listener: Listener, router: Router, subordinates: SubordinateUsers) {
     let places = SharedPlaces::new(CONNECTIONS);
     let mut users = listener.users();
     loop {
         match accept(&listener, users.as_mut()).await {
-            Ok((connection, client)) => begin(connection, client, &places, &router),
+            Ok((connection, user)) => {
+                let client = user.map(|user| Client::User(subordinates.owner_of(user)));
+                begin(connection, client, &places, &router);
+            }
             Err(error) => {
                 tracing::debug!("accept: {error}");
                 tokio::time::sleep(PAUSE).await;
@@ -114,11 +118,11 @@ enum Connection {
 async fn accept(
     listener: &Listener,
     users: Option<&mut LoopbackUsers>,
-) -> io::Result<(Connection, Option<Client>)> {
+) -> io::Result<(Connection, Option<u32>)> {
     match listener {
         Listener::Unix(listener) => {
             let (stream, _unnamed) = listener.accept().await?;
-            let user = stream.peer_cred().map(|peer| Client::User(peer.uid())).ok();
+            let user = stream.peer_cred().map(|peer| peer.uid()).ok();
             Ok((Connection::Unix(stream), user))
         }
         Listener::Tcp(listener) => {
@@ -133,9 +137,9 @@ fn user(
     users: &mut LoopbackUsers,
     stream: &tokio::net::TcpStream,
     peer: SocketAddr,
-) -> io::Result<Client> {
+) -> io::Result<u32> {
     let told = users.of(peer, stream.local_addr()?);
-    told.inspect_err(|error| tracing::debug!("whose {peer} is: {error}")).map(Client::User)
+    told.inspect_err(|error| tracing::debug!("whose {peer} is: {error}"))
 }
 
 impl Connection {

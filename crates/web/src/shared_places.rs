@@ -2,7 +2,9 @@
 //!
 //! So each of N clients has an Nth of the places for certain, and one alone may have all of them
 //! while nobody else asks. Root takes any other's place, and keeps up to half of the places whoever
-//! asks. A client that has the most itself gives up a place where it does nothing, or gets none.
+//! asks. A client that has the most itself gives up a place where it does nothing. Where many have
+//! few, a place of somebody who has shown nothing goes, so that many strangers shut nobody out who
+//! asks at once.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -108,6 +110,9 @@ impl Table {
                 easiest(&|taken| taken.client == newcomer && taken.need.now() != Need::Busy)
             })
             .or_else(|| easiest(&|taken| newcomer.is_root() && !taken.client.is_root()))
+            .or_else(|| {
+                easiest(&|taken| counts[&taken.client] > own && taken.need.now() == Need::Unproven)
+            })
     }
 }
 
@@ -192,6 +197,9 @@ mod tests {
             (vec![(a, Busy, 5), (b, Busy, 3)], b, Some(0)),
             (vec![(a, Busy, 4), (b, Busy, 4)], b, None),
             (vec![(a, Busy, 4), (b, Busy, 3), (b, Idle, 1)], b, Some(7)),
+            // Many with few: who has shown nothing, and among them the oldest.
+            (vec![(a, Busy, 3), (b, Busy, 3), (c, Unproven, 2)], Client::User(4), Some(0)),
+            (vec![(a, Busy, 3), (b, Busy, 4), (c, Unproven, 1)], Client::User(4), Some(3)),
             // Root.
             (vec![(a, Busy, 1), (b, Busy, 1), (ROOT, Busy, 6)], ROOT, Some(0)),
             (vec![(a, Busy, 2), (ROOT, Busy, 5), (ROOT, Idle, 1)], ROOT, Some(7)),
@@ -202,6 +210,19 @@ mod tests {
         ] {
             assert_eq!(given(&by, newcomer), expected, "{by:?} {newcomer:?}");
         }
+    }
+
+    /// A user has many numbers, or many users are one.
+    #[test]
+    fn many_strangers_make_room_for_one_more() {
+        let places = SharedPlaces::new(COUNT);
+        let strangers = 1..=100;
+        let enter = |user| places.enter(Client::User(user), Need::Unproven).unwrap();
+        let mut held: Vec<_> = strangers.map(enter).collect();
+        let (place, mut given_away) = enter(101);
+        place.need().set(Need::Busy);
+        held.extend((102..=200).map(enter));
+        assert!(!given_away.try_recv().is_err_and(is_closed));
     }
 
     #[test]

@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 use axum::http::HeaderValue;
 use subtle::ConstantTimeEq as _;
 
+use super::Client;
+
 /// The cookie's name.
 pub(crate) const COOKIE: &str = "uxfrm-session";
 /// How long a session lasts.
 const LIFETIME: Duration = Duration::from_secs(12 * 60 * 60);
-/// Sessions at a time; the oldest makes room.
+/// Sessions at a time; the oldest of whoever has the most makes room.
 const MOST: usize = 64;
 
 /// The sessions that have begun.
@@ -30,6 +32,19 @@ struct Session {
     name: String,
     number: u64,
     began: Instant,
+    /// Who logged in.
+    client: Client,
+}
+
+impl Begun {
+    fn make_room(&mut self) {
+        let of = |client| self.all.iter().filter(|session| session.client == client).count();
+        let most = self.all.iter().map(|session| of(session.client)).max().unwrap_or(0);
+        let oldest = self.all.iter().position(|session| of(session.client) == most);
+        if let Some(oldest) = oldest.filter(|_| self.all.len() == MOST) {
+            self.all.remove(oldest);
+        }
+    }
 }
 
 impl fmt::Debug for Sessions {
@@ -40,7 +55,7 @@ impl fmt::Debug for Sessions {
 
 impl Sessions {
     /// Begins one: the cookie for it. `None` where the kernel has no random bytes.
-    pub(super) fn begin(&self) -> Option<HeaderValue> {
+    pub(super) fn begin(&self, client: Client) -> Option<HeaderValue> {
         let mut random = [0; 32];
         getrandom::fill(&mut random).ok()?;
         let name = random.iter().fold(String::new(), |mut name, byte| {
@@ -52,12 +67,10 @@ impl Sessions {
         let cookie =
             format!("{COOKIE}={name}; HttpOnly; SameSite=Strict; Path=/; Max-Age={seconds}");
         let mut begun = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if begun.all.len() == MOST {
-            begun.all.pop_front();
-        }
+        begun.make_room();
         let number = begun.count;
         begun.count += 1;
-        begun.all.push_back(Session { name, number, began: Instant::now() });
+        begun.all.push_back(Session { name, number, began: Instant::now(), client });
         HeaderValue::from_str(&cookie).ok()
     }
 
@@ -76,6 +89,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn who_logs_in_often_ends_his_own_sessions() {
+        let sessions = Sessions::default();
+        let cookie = sessions.begin(Client::User(0)).unwrap();
+        let name = cookie.to_str().unwrap().split([';', '=']).nth(1).unwrap();
+        for _ in 0..3 * MOST {
+            sessions.begin(Client::User(1)).unwrap();
+        }
+        assert_eq!(sessions.number_of(name), Some(0));
+    }
+
+    #[test]
     fn oldest_session_makes_room() {
         let sessions = Sessions::default();
         let name = |cookie: HeaderValue| {
@@ -83,11 +107,12 @@ mod tests {
             assert!(text.contains("; HttpOnly; SameSite=Strict; "), "{text}");
             text.split([';', '=']).nth(1).unwrap().to_owned()
         };
-        let first = name(sessions.begin().unwrap());
+        let first = name(sessions.begin(Client::User(1)).unwrap());
         assert_eq!(first.len(), 64);
         assert_eq!(sessions.number_of(&first), Some(0));
         assert_eq!((sessions.number_of(""), sessions.number_of(&first[1..])), (None, None));
-        let last = (0..MOST).map(|_| name(sessions.begin().unwrap())).last().unwrap();
+        let last =
+            (0..MOST).map(|_| name(sessions.begin(Client::User(1)).unwrap())).last().unwrap();
         assert_eq!((sessions.number_of(&first), sessions.number_of(&last)), (None, Some(64)));
     }
 }

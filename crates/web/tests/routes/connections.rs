@@ -11,6 +11,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use uxfrm_web::server::{Listener, serve};
+use uxfrm_web::subordinate_users::SubordinateUsers;
 
 use crate::fake::{FakeGateway, TOKEN, document, open, with_token};
 
@@ -27,7 +28,7 @@ fn allow_descriptors() {
 
 fn served(path: &Path, router: Router) {
     let listener = Listener::Unix(UnixListener::bind(path).unwrap());
-    drop(tokio::spawn(serve(listener, router)));
+    drop(tokio::spawn(serve(listener, router, SubordinateUsers::default())));
 }
 
 /// What has come, or nothing at the server's end of it.
@@ -165,7 +166,11 @@ async fn silent_connections_keep_nobody_out() {
     allow_descriptors();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    drop(tokio::spawn(serve(Listener::Tcp(listener), with_token(&FakeGateway::well()))));
+    drop(tokio::spawn(serve(
+        Listener::Tcp(listener),
+        with_token(&FakeGateway::well()),
+        SubordinateUsers::default(),
+    )));
     let token = format!("Authorization: Bearer {TOKEN}\r\n");
     let mut silent = Vec::new();
     let mut known = Vec::new();
