@@ -130,7 +130,8 @@ start() {
 	process_of[$log]=$!
 }
 
-# uxfrm, and beside it the library that it preloads: this repository's, built if need be.
+# uxfrm, and beside it the library that it preloads: this repository's, if it is built; else the installed one; else
+# this repository's is built.
 find_uxfrm() {
 	local target=${CARGO_TARGET_DIR:-$repository/target} built
 	if [ -z "${UXFRM-}" ]; then
@@ -138,7 +139,9 @@ find_uxfrm() {
 			[ -z "${UXFRM-}" ] && [ -x "$built/uxfrm" ] && [ -e "$built/libuxfrm_redirect.so" ] && UXFRM=$built/uxfrm
 		done
 	fi
+	[ -n "${UXFRM-}" ] || UXFRM=$(command -v uxfrm) || true
 	if [ -z "${UXFRM-}" ]; then
+		echo "no uxfrm is built here or installed: building it" >&2
 		(cd "$repository" && cargo build --locked --release -p uxfrm-cli -p uxfrm-redirect)
 		UXFRM=$target/release/uxfrm
 	fi

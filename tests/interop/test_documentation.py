@@ -103,7 +103,7 @@ def test_the_readmes_commands_of_a_running_gateway(shell):
     state, save, fou = (block("README.md", begin) for begin in RUN["README.md"])
     lines = [line.split("#")[0] for line in joined(state).splitlines()]
     add, listing = lines[0].replace("0x… 128", f"0x{'4d1b' * 10} 128"), lines[1]
-    assert "spi 0x00001003" in shell.paste(f"{add}\n{listing}\n")
+    assert "spi 0x00001004" in shell.paste(f"{add}\n{listing}\n")
     shell.paste(save)
     shell.paste(fou)
     completions, man = (line.split(">")[0] for line in lines[-2:])

@@ -54,8 +54,8 @@ pub enum Listener {
     Tcp(TcpListener),
 }
 
-/// Serves connections for ever; those of subordinate users count as their owners'. Each listener has places of its own, so that who may reach one
-/// can't fill another.
+/// Serves connections for ever; those of subordinate users count as their owners'. Each listener
+/// has places of its own, so that who may reach one can't fill another.
 pub async fn serve(listener: Listener, router: Router, subordinates: SubordinateUsers) {
     let places = SharedPlaces::new(CONNECTIONS);
     let mut users = listener.users();
