@@ -5,6 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::{bail, ensure};
+use uxfrm_engine::Prefix;
 use zeroize::Zeroizing;
 
 use super::CONFIG;
@@ -39,7 +40,7 @@ impl StaticTunnel {
     /// Between two addresses; what is not given is an example's.
     ///
     /// # Errors
-    /// When the two ends, or the two nets, are not of one family, or a net is none.
+    /// When the two ends, or the two nets, are not of one family or not apart, or a net is none.
     pub(super) fn between(
         ends: [Option<IpAddr>; 2],
         nets: [&Option<String>; 2],
@@ -57,9 +58,13 @@ impl StaticTunnel {
             [Some(_), None] | [None, Some(_)] => bail!("--local-net and --peer-net go together"),
         };
         ensure!(ends[0].is_ipv4() == ends[1].is_ipv4(), "--local and --peer are of two families");
-        let [here, there] = [family(&nets[0])?, family(&nets[1])?];
-        ensure!(here == there, "--local-net and --peer-net are of two families");
-        let is_mixed = ends[0].is_ipv4() != here;
+        ensure!(ends[0] != ends[1], "--local and --peer are one address, {}", ends[0]);
+        let [here, there] = [prefix(&nets[0])?, prefix(&nets[1])?];
+        ensure!(here.family() == there.family(), "--local-net and --peer-net are of two families");
+        // One may be a part of the other, as of all addresses.
+        let is_one = here.covers(there) && there.covers(here);
+        ensure!(!is_one, "--local-net and --peer-net are one net, {}", nets[1]);
+        let is_mixed = ends[0].is_ipv4() != here.address().is_ipv4();
         Ok(Self { ends, nets, is_example, is_mixed })
     }
 
@@ -143,14 +148,23 @@ fn swapped<T: Clone>([first, second]: &[T; 2]) -> [T; 2] {
     [second.clone(), first.clone()]
 }
 
-/// Whether a net is of IPv4.
-fn family(net: &str) -> anyhow::Result<bool> {
-    let (address, length) = net.split_once('/').unwrap_or((net, "0"));
-    let (Ok(address), Ok(length)) = (address.parse::<IpAddr>(), length.parse::<u8>()) else {
+/// A net's addresses; without a length it is one address.
+fn prefix(net: &str) -> anyhow::Result<Prefix> {
+    let (address, length) = match net.split_once('/') {
+        Some((address, length)) => (address, Some(length)),
+        None => (net, None),
+    };
+    let Ok(address) = address.parse::<IpAddr>() else {
         bail!("{net} is no net: ADDRESS/LENGTH, as in 10.1.0.0/24");
     };
-    ensure!(length <= if address.is_ipv4() { 32 } else { 128 }, "{net}: the prefix is too long");
-    Ok(address.is_ipv4())
+    let longest = if address.is_ipv4() { 32 } else { 128 };
+    let Ok(length) = length.map_or(Ok(longest), str::parse) else {
+        bail!("{net} is no net: ADDRESS/LENGTH, as in 10.1.0.0/24");
+    };
+    let Ok(prefix) = Prefix::new(address, length) else {
+        bail!("{net}: the prefix is too long");
+    };
+    Ok(prefix)
 }
 
 impl Direction {
@@ -230,9 +244,14 @@ mod tests {
         assert!(StaticTunnel::between([address, other], [&None, &None]).is_err());
         assert!(StaticTunnel::between([None, None], [&net, &None]).is_err());
         assert!(StaticTunnel::between([None, None], [&net, &Some("::/0".to_owned())]).is_err());
-        for wrong in ["10.1.0.0/33", "ten", "10.1.0.0/"] {
+        assert!(StaticTunnel::between([address, address], [&None, &None]).is_err());
+        for wrong in ["10.1.0.0/33", "ten", "10.1.0.0/", "10.1.0.9/24"] {
             let wrong = Some(wrong.to_owned());
             assert!(StaticTunnel::between([None, None], [&net, &wrong]).is_err());
+        }
+        for right in ["0.0.0.0/0", "10.1.0.9"] {
+            let right = Some(right.to_owned());
+            assert!(StaticTunnel::between([None, None], [&net, &right]).is_ok());
         }
     }
 }
