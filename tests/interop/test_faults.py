@@ -238,9 +238,100 @@ FAULTS = [
 ]
 
 
+def reject(namespace, hook, match, kind):
+    """A filter that answers ESP with an ICMP error."""
+    namespace.run("nft", f"table inet fault {{ chain refuse {{ type filter hook {hook} priority 0; {match} reject with {kind}; }}; }}")
+
+
 def wrong_peer(tunnel):
     """The near end's states and policies have another gateway's address."""
     tunnel.near_lines = gateway_lines(NEAR, ELSEWHERE, NEAR_NET, FAR_NET, "there", "back")
+
+
+ROUTER = "10.9.0.254"
+TOLD = [
+    # As a Linux whose gateway is gone answers, where the kernel has no ESP of its own.
+    ("peer takes no ESP", lambda tunnel: reject(tunnel.sites.right, "input", "ip protocol esp", "icmp type prot-unreachable"), f"{FAR} answers that it takes no ESP (ICMP protocol unreachable, ", "is uxfrm, or another IPsec, running there?", "protocol-unreachable"),
+    ("peer rejects", lambda tunnel: reject(tunnel.sites.right, "input", "ip protocol esp", "icmp type port-unreachable"), f"{FAR} answers that nothing takes it there (ICMP port unreachable, ", "does a packet filter reject it?", "port-unreachable"),
+    ("no such host", lambda tunnel: wrong_peer(tunnel), f"router {ROUTER} says that there is no host {ELSEWHERE} (ICMP host unreachable, ", f"is {ELSEWHERE} the peer", "host-unreachable"),
+    ("no route", lambda tunnel: tunnel.sites.router.ip(f"route add unreachable {FAR}/32 metric 1"), f"router {ROUTER} says that there is no host {FAR} (ICMP host unreachable, ", f"is {FAR} the peer", "host-unreachable"),
+    ("filter", lambda tunnel: reject(tunnel.sites.router, "forward", "ip protocol esp", "icmp type admin-prohibited"), f"router {ROUTER} says that a packet filter forbids packets to {FAR} (ICMP admin prohibited, ", "does it let ESP pass", "admin-prohibited"),
+]
+
+
+@pytest.mark.parametrize(("break_it", "said", "asked", "kind"), [told[1:] for told in TOLD], ids=[told[0] for told in TOLD])
+def test_the_near_end_tells_what_the_network_says(break_it, said, asked, kind, tunnel):
+    """`why`, `status` and the log; until the peer is heard again."""
+    break_it(tunnel)
+    tunnel.start()
+    try:
+        tunnel.there()
+        text = says(tunnel.why_out, "warn path", said, asked, seconds=SILENCE_SECONDS)
+        assert text.index(said) < text.index("has the peer another key or SPI"), text
+        says(tunnel.status_text, said, asked)
+        told = tunnel.status()["tunnels"][0]["icmp_errors"]
+        assert [one["kind"] for one in told] == [kind] and told[0]["errors"] >= 1, told
+        says(tunnel.near.log, "ICMP error about ESP: ", said)
+        assert tunnel.near.log().count("ICMP error about ESP") < 5
+    finally:
+        tunnel.sites.router.run("ip", "route", "del", "unreachable", f"{FAR}/32", check=False)
+        for namespace in (tunnel.sites.router, tunnel.sites.right):
+            namespace.run("nft", "delete table inet fault", check=False)
+    if kind == "host-unreachable" and ELSEWHERE in said:
+        return  # it is nobody's address
+
+    def is_forgotten():
+        tunnel.there(count=1)
+        tunnel.back(count=1)
+        return said not in tunnel.why_out() and "icmp_errors" not in tunnel.status()["tunnels"][0]
+
+    patience.wait_for(is_forgotten, tunnel.why_out)
+
+
+def test_errors_about_other_packets_are_not_believed(tunnel):
+    """An SPI that no state has, another source, and a protocol that is not ESP."""
+    tunnel.start()
+    tunnel.there()
+    script = f"""
+from scapy.all import ICMP, IP, UDP, Raw, conf, send
+conf.verb = 0
+esp = lambda source, spi: IP(src=source, dst="{FAR}", proto=50) / Raw(spi.to_bytes(4, "big") + bytes(4))
+for quoted in (esp("{NEAR}", 0x4711), esp("10.9.0.77", {SPIS["there"]}), IP(src="{NEAR}", dst="{FAR}") / UDP(dport=9)):
+    send(IP(dst="{NEAR}") / ICMP(type=3, code=2) / quoted)
+send(IP(dst="{NEAR}") / ICMP(type=3, code=13) / esp("{NEAR}", {SPIS["there"]}))
+"""
+    tunnel.sites.router.run("/usr/bin/python3", "-c", script)
+    # They come in order: what is told of the last one is told of those before it, too.
+    patience.wait_for(lambda: tunnel.status()["tunnels"][0].get("icmp_errors"), tunnel.status_text)
+    told = tunnel.status()["tunnels"][0]["icmp_errors"]
+    assert [(one["kind"], one["errors"]) for one in told] == [("admin-prohibited", 1)], told
+
+
+def test_the_near_end_tells_what_the_network_says_of_esp_in_ipv6(tunnel):
+    near, far, gone, router = "fd09::1", "fd08::2", "fd08::77", "fd09::fe"
+    left, middle = tunnel.sites.left, tunnel.sites.router
+    left.address("wire0", f"{near}/64")
+    middle.address("near", f"{router}/64")
+    middle.address("far", "fd08::fe/64")
+    middle.run("sysctl", "-qw", "net.ipv6.conf.all.forwarding=1")
+    left.ip(f"-6 route replace default via {router}")
+    try:
+        for peer, said in (
+            (gone, f"router {router} says that there is no host {gone} (ICMP host unreachable, "),
+            (far, f"router {router} says that a packet filter forbids packets to {far} (ICMP admin prohibited, "),
+        ):
+            lines = gateway_lines(near, peer, NEAR_NET, FAR_NET, "there", "back")
+            lines["out state"] += " flag af-unspec"
+            lines["in state"] += " flag af-unspec"
+            reject(middle, "forward", f"ip6 daddr {far}", "icmpv6 type admin-prohibited")
+            tunnel.near.start(list(lines.values()), more=CONTROLLED)
+            tunnel.there()
+            says(tunnel.why_out, "warn path", said, seconds=SILENCE_SECONDS)
+            says(tunnel.status_text, said)
+            tunnel.near.stop()
+            middle.run("nft", "flush ruleset")
+    finally:
+        left.ip(f"-6 route del default via {router}")
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)

@@ -23,7 +23,7 @@ use nix::{
 };
 use uxfrm_engine::{Database, Drops, Event, Settings, SharedCacheStats};
 use uxfrm_io::{
-    icmp_errors::PathMtuErrors, nftables::TableWatch, poll::Poller, rtnetlink::RtnlMonitor,
+    icmp_errors::IcmpErrors, nftables::TableWatch, poll::Poller, rtnetlink::RtnlMonitor,
     secret_memory, signal::Signals, uevents::Uevents,
 };
 use uxfrm_runtime::{SharedWorkerFigures, WorkerThread};
@@ -257,7 +257,7 @@ struct Gateway {
     poller: Poller,
     /// Word of links and addresses.
     network: RtnlMonitor,
-    paths: PathMtuErrors,
+    icmp_errors: IcmpErrors,
     /// Word of tables of the packet filter that go, where others may take ours.
     filter: Option<TableWatch>,
     /// Word that the machine goes on from a snapshot, where the kernel tells.

@@ -17,6 +17,7 @@
 
 mod audit;
 pub(crate) mod databases;
+pub(crate) mod esp_errors;
 pub(crate) mod fail_closed;
 pub(crate) mod kernel_tables;
 mod path_mtu;
@@ -30,11 +31,12 @@ mod undo;
 use std::{io, net::IpAddr, sync::Arc, time::Duration};
 
 use uxfrm_engine::{ChangeSet, Database, DefaultActions, Moment, PolicyChange, Spd};
-use uxfrm_io::icmp_errors::PathMtuErrors;
+use uxfrm_io::icmp_errors::IcmpErrors;
 use uxfrm_netlink::NetlinkError;
 
 use self::{
     audit::AuditLog,
+    esp_errors::EspErrors,
     kernel_tables::{AnyFilter, KernelTables, Routes},
     path_mtu::PathMtuReports,
     refusal::{USED_UP, is_exhausted, no_disk},
@@ -69,6 +71,8 @@ pub(crate) struct Reconciler {
     /// What happened to packets that no policy is for at the last commit.
     committed_defaults: DefaultActions,
     pub(crate) path_mtus: PathMtuReports,
+    /// What the network says of ESP that it does not deliver.
+    pub(crate) esp_errors: EspErrors,
     pub(crate) tun_mtu: TunMtu,
     /// Whether states came that packets may be waiting for.
     news: bool,
@@ -126,6 +130,7 @@ impl Reconciler {
             uncommitted: ChangeSet::default(),
             committed_defaults: defaults,
             path_mtus: PathMtuReports::new(),
+            esp_errors: EspErrors::default(),
             tun_mtu: TunMtu::new(Mtu::default()),
             news: false,
             held,
@@ -325,9 +330,14 @@ impl Reconciler {
         std::mem::take(&mut self.news)
     }
 
-    /// Routers say what paths take.
-    pub(crate) fn read_path_errors(&mut self, paths: &PathMtuErrors, database: &Database) {
-        self.path_mtus.read(paths, &self.tables, database);
+    /// Routers and peers say what paths take, and what does not arrive.
+    pub(crate) fn read_icmp_errors(&mut self, errors: &IcmpErrors, database: &Database) {
+        let Self { path_mtus, esp_errors, tables, .. } = self;
+        let sad = &database.current().sad;
+        errors.take(|error| match error.is_too_big() {
+            true => path_mtus.note_told(&error, tables, sad),
+            false => esp_errors.note(sad, &error, now()),
+        });
     }
 
     /// Reserves what runs short, tries again what failed, and looks at paths, now and then.

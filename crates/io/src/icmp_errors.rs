@@ -1,29 +1,39 @@
-//! ICMP errors about path MTUs that the host receives: "fragmentation needed" and "packet too big".
+//! ICMP errors that the host receives about packets that it sent as ESP or UDP: that they were too
+//! big, or can't be delivered.
 //!
-//! The kernel validates them by the quoted packet and updates its routes. So these only tell which
-//! destinations to ask it about.
+//! Of sizes the kernel validates them by the quoted packet and updates its routes. So these only
+//! tell which destinations to ask it about. Of the others the kernel tells senders nothing: most
+//! sockets of the data path have no peer.
 
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
-use nix::sys::socket::{MsgFlags, recv};
+use nix::sys::socket::{MsgFlags, SockaddrIn6, recv, recvfrom};
 use uxfrm_packet::{Protocol, Version, udp};
 
 use crate::socket;
 
 /// Sockets that receive the errors.
 #[derive(Debug)]
-pub struct PathMtuErrors {
+pub struct IcmpErrors {
     ip4: OwnedFd,
     /// `None` without IPv6.
     ip6: Option<OwnedFd>,
 }
 
-/// A packet that exceeded its path MTU.
+/// An ICMP or ICMPv6 error about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PacketTooBig {
-    /// Its destination.
+pub struct IcmpError {
+    /// Its type, in the numbers of its family.
+    pub kind: u8,
+    /// Its code.
+    pub code: u8,
+    /// Who sent it.
+    pub told_by: IpAddr,
+    /// The packet's source.
+    pub from: IpAddr,
+    /// The packet's destination.
     pub to: IpAddr,
     /// Its SPI, if it was ESP, also in UDP, and the quote is long enough.
     pub spi: Option<u32>,
@@ -34,7 +44,7 @@ const ROOM: usize = 256;
 /// Messages read per call; more would repeat them.
 const MOST: usize = 256;
 
-impl PathMtuErrors {
+impl IcmpErrors {
     /// Opens the sockets. Needs `CAP_NET_RAW`.
     ///
     /// # Errors
@@ -48,18 +58,36 @@ impl PathMtuErrors {
         [Some(&self.ip4), self.ip6.as_ref()].into_iter().flatten().map(AsFd::as_fd)
     }
 
-    /// Packets that exceeded their path MTU since the last call.
-    pub fn take(&self, mut met: impl FnMut(PacketTooBig)) {
-        for (socket, version) in [(Some(&self.ip4), Version::V4), (self.ip6.as_ref(), Version::V6)]
-        {
-            let Some(socket) = socket else { continue };
-            let mut message = [0; ROOM];
-            for _ in 0..MOST {
-                match recv(socket.as_raw_fd(), &mut message, MsgFlags::MSG_DONTWAIT) {
-                    Ok(len) => quoted(version, &message[..len]).into_iter().for_each(&mut met),
-                    Err(_nothing) => break,
-                }
+    /// Errors since the last call.
+    pub fn take(&self, mut met: impl FnMut(IcmpError)) {
+        let mut message = [0; ROOM];
+        for _ in 0..MOST {
+            match recv(self.ip4.as_raw_fd(), &mut message, MsgFlags::MSG_DONTWAIT) {
+                Ok(len) => parse_v4(&message[..len]).into_iter().for_each(&mut met),
+                Err(_nothing) => break,
             }
+        }
+        let Some(ip6) = &self.ip6 else { return };
+        for _ in 0..MOST {
+            match recvfrom::<SockaddrIn6>(ip6.as_raw_fd(), &mut message) {
+                Ok((len, Some(told_by))) => {
+                    let error = parse_v6(told_by.ip().into(), &message[..len]);
+                    error.into_iter().for_each(&mut met);
+                }
+                Ok((_, None)) => {}
+                Err(_nothing) => break,
+            }
+        }
+    }
+}
+
+impl IcmpError {
+    /// Whether the packet exceeded its path MTU.
+    #[must_use]
+    pub const fn is_too_big(&self) -> bool {
+        match self.told_by {
+            IpAddr::V4(_) => self.kind == 3 && self.code == 4,
+            IpAddr::V6(_) => self.kind == 2,
         }
     }
 }
@@ -74,42 +102,65 @@ fn listener(version: Version) -> io::Result<OwnedFd> {
     Ok(listener)
 }
 
-/// Accepts only these errors. The filter sees IPv4 from its header on, and IPv6 from ICMPv6's on.
-fn program(version: Version) -> [libc::sock_filter; 5] {
+/// Accepts errors about sizes, and the others about ESP and UDP. The filter sees IPv4 from its
+/// header on, and IPv6 from ICMPv6's on.
+fn program(version: Version) -> [libc::sock_filter; 12] {
     const INDEX_HEADER_LENGTH: u16 = 0xb1;
     const INDEX_IMMEDIATE: u16 = 0x01;
     const LOAD_HALF_AT_INDEX: u16 = 0x48;
+    const LOAD_BYTE_AT_INDEX: u16 = 0x50;
     const IF_EQUAL: u16 = 0x15;
     const RETURN: u16 = 0x06;
     let branch = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
-    // Type and code.
-    let (begin, wanted) = match version {
-        Version::V4 => (INDEX_HEADER_LENGTH, 0x0304),
-        Version::V6 => (INDEX_IMMEDIATE, 0x0200),
+    // Type and code of those about sizes; types of the others; where the quoted protocol is.
+    let (begin, size, [unreachable, exceeded, problem], protocol) = match version {
+        Version::V4 => (INDEX_HEADER_LENGTH, 0x0304, [3, 11, 12], 8 + 9),
+        Version::V6 => (INDEX_IMMEDIATE, 0x0200, [1, 3, 4], 8 + 6),
     };
     [
         branch(begin, 0, 0, 0),
         branch(LOAD_HALF_AT_INDEX, 0, 0, 0),
-        branch(IF_EQUAL, wanted, 0, 1),
+        branch(IF_EQUAL, size, 7, 0),
+        branch(LOAD_BYTE_AT_INDEX, 0, 0, 0),
+        branch(IF_EQUAL, unreachable, 2, 0),
+        branch(IF_EQUAL, exceeded, 1, 0),
+        branch(IF_EQUAL, problem, 0, 4),
+        branch(LOAD_BYTE_AT_INDEX, protocol, 0, 0),
+        branch(IF_EQUAL, Protocol::ESP.0.into(), 1, 0),
+        branch(IF_EQUAL, Protocol::UDP.0.into(), 0, 1),
         branch(RETURN, u32::MAX, 0, 0),
         branch(RETURN, 0, 0, 0),
     ]
 }
 
-/// Parses the packet quoted behind the first eight bytes.
-fn quoted(version: Version, message: &[u8]) -> Option<PacketTooBig> {
-    match version {
-        Version::V4 => {
-            let packet = message.get(header_len(message)? + 8..)?;
-            let to = IpAddr::from(*packet.get(16..)?.first_chunk::<4>()?);
-            Some(PacketTooBig { to, spi: spi(packet[9], packet.get(header_len(packet)?..)) })
-        }
-        Version::V6 => {
-            let packet = message.get(8..)?;
-            let to = IpAddr::from(*packet.get(24..)?.first_chunk::<16>()?);
-            Some(PacketTooBig { to, spi: spi(packet[6], packet.get(40..)) })
-        }
-    }
+/// Parses an IPv4 packet with an error, and the packet that it quotes behind its first eight bytes.
+fn parse_v4(message: &[u8]) -> Option<IcmpError> {
+    let icmp = message.get(header_len(message)?..)?;
+    let packet = icmp.get(8..)?;
+    let address =
+        |header: &[u8], at: usize| Some(IpAddr::from(*header.get(at..)?.first_chunk::<4>()?));
+    Some(IcmpError {
+        kind: icmp[0],
+        code: icmp[1],
+        told_by: address(message, 12)?,
+        from: address(packet, 12)?,
+        to: address(packet, 16)?,
+        spi: spi(packet[9], packet.get(header_len(packet)?..)),
+    })
+}
+
+/// The same of ICMPv6, which comes without its IPv6 header.
+fn parse_v6(told_by: IpAddr, icmp: &[u8]) -> Option<IcmpError> {
+    let packet = icmp.get(8..)?;
+    let address = |at: usize| Some(IpAddr::from(*packet.get(at..)?.first_chunk::<16>()?));
+    Some(IcmpError {
+        kind: icmp[0],
+        code: icmp[1],
+        told_by,
+        from: address(8)?,
+        to: address(24)?,
+        spi: spi(packet[6], packet.get(40..)),
+    })
 }
 
 fn header_len(ip4: &[u8]) -> Option<usize> {
@@ -126,36 +177,4 @@ fn spi(protocol: u8, upper: Option<&[u8]>) -> Option<u32> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// IPv4 options do not shift the SPI; a router may quote only eight bytes behind the header.
-    #[test]
-    fn quoted_spi_is_parsed_if_present() {
-        let ip4 = |words: u8, protocol: u8| {
-            let mut header = vec![0; usize::from(words) * 4];
-            header[0] = 0x40 | words;
-            (header[9], header[16]) = (protocol, 192);
-            header
-        };
-        let mut ip6 = [0; 40];
-        (ip6[0], ip6[24]) = (0x60, 0xfd);
-        let ip6 = |protocol: u8| [&ip6[..6], &[protocol], &ip6[7..]].concat();
-        let (icmp, v4, v6) = ([3, 4, 0, 0, 0, 0, 5, 0x14], Version::V4, Version::V6);
-        let (esp, in_udp) = ([1, 2, 3, 4, 0, 0, 0, 9], [0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4]);
-        for (version, own, header, upper, spi) in [
-            (v4, ip4(5, 1), ip4(5, 50), &esp[..], Some(0x0102_0304)),
-            (v4, ip4(6, 1), ip4(7, 50), &esp[..], Some(0x0102_0304)),
-            (v4, ip4(5, 1), ip4(5, 17), &in_udp[..], Some(0x0102_0304)),
-            (v4, ip4(5, 1), ip4(5, 17), &in_udp[..8], None),
-            (v4, ip4(5, 1), ip4(5, 6), &in_udp[..], None),
-            (v6, vec![], ip6(50), &esp[..], Some(0x0102_0304)),
-            (v6, vec![], ip6(17), &in_udp[..], Some(0x0102_0304)),
-            (v6, vec![], ip6(50), &esp[..3], None),
-        ] {
-            let message = [&own[..], &icmp[..], &header[..], upper].concat();
-            let to = if version == v4 { [192, 0, 0, 0].into() } else { "fd00::".parse().unwrap() };
-            assert_eq!(quoted(version, &message), Some(PacketTooBig { to, spi }), "{message:?}");
-        }
-    }
-}
+mod tests;

@@ -16,6 +16,7 @@
 //! | [`drops`] | dropped packets, and whose they were |
 //! | [`dropped`] | one of them, as a question of what it would meet |
 //! | [`health`] | whether a tunnel is up, and why not |
+//! | [`icmp_error`] | what the network says of a tunnel's ESP |
 //! | [`limit`] | how near a state is to its limits |
 //! | [`packet_bytes`] | bytes of packets |
 //! | [`workers`] | workers, their ports, offload devices |
@@ -33,6 +34,7 @@ pub mod drops;
 pub mod explanation;
 pub mod gateway;
 pub mod health;
+pub mod icmp_error;
 pub mod limit;
 #[cfg(feature = "openapi")]
 pub mod openapi;

@@ -13,6 +13,7 @@ use crate::openapi::AddressText;
 use crate::{
     counters::CounterList,
     health::{Health, HealthReason},
+    icmp_error::IcmpErrorStatus,
     limit::LimitStatus,
 };
 
@@ -67,6 +68,10 @@ pub struct TunnelStatus {
     /// since the gateway's process began. ESP by an unknown SPI, and what the guard drops, are no
     /// tunnel's: they are in the gateway's totals.
     pub drops: CounterList,
+    /// ICMP errors about its ESP since the peer was heard last, the latest first: of the last five
+    /// minutes, and as long as packets still leave.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub icmp_errors: Vec<IcmpErrorStatus>,
     /// The soft limit that is likely to come first: a key manager then makes a new state.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub rekey: Option<LimitStatus>,

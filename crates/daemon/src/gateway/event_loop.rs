@@ -116,7 +116,7 @@ impl Gateway {
             self.poller.add(supervisor.as_fd(), SUPERVISOR)?;
         }
         self.poller.add(self.network.as_fd(), NETWORK)?;
-        self.paths.descriptors().try_for_each(|paths| self.poller.add(paths, PATHS))?;
+        self.icmp_errors.descriptors().try_for_each(|errors| self.poller.add(errors, PATHS))?;
         if let Some(control) = &control {
             self.poller.add(control.as_fd(), CONTROL)?;
         }
@@ -143,7 +143,7 @@ impl Gateway {
                 self.reconciler.resume_from_vm_snapshot(&mut self.database);
             }
             if ready.has(PATHS) {
-                self.reconciler.read_path_errors(&self.paths, &self.database);
+                self.reconciler.read_icmp_errors(&self.icmp_errors, &self.database);
             }
             if let Some(control) = control.as_mut().filter(|_| ready.has(CONTROL)) {
                 let mut serving = self.serving();
@@ -260,6 +260,7 @@ impl Gateway {
             nics: self.devices.nics(),
             devices: self.devices.interface_names(),
             expired: self.expired.all(),
+            esp_errors: self.reconciler.esp_errors.recent(now()),
         }
     }
 

@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use nix::net::if_::if_nametoindex;
 use uxfrm_engine::{Database, HostView, Settings};
 use uxfrm_io::{
-    icmp_errors::PathMtuErrors,
+    icmp_errors::IcmpErrors,
     poll::{Poller, Waker},
     rtnetlink::Rtnetlink,
     tun::{QueueCount, QueueOrder, Tun, TunOptions},
@@ -219,8 +219,8 @@ impl Gateway {
         let (events_of_devices, tun) = (sender.clone(), config.host.tun.to_string());
         devices.open(devices::DeviceContext { mark, mode, events: events_of_devices, tun })?;
         // The last of what may fail while nothing of the host's has changed.
-        let paths =
-            PathMtuErrors::open().context("no socket for ICMP errors (needs CAP_NET_RAW)")?;
+        let icmp_errors =
+            IcmpErrors::open().context("no socket for ICMP errors (needs CAP_NET_RAW)")?;
         let (snapshot, routes) = (database.snapshot(), Box::new(routes));
         let reconciler = Reconciler::new(store, None, host_bypass, af_xdp, routes, &snapshot.spd)
             .with_tun_mtu(config.host.mtu);
@@ -241,7 +241,7 @@ impl Gateway {
             events,
             poller,
             network,
-            paths,
+            icmp_errors,
             filter: None,
             uevents: listen_for_snapshots(),
             keepalives: Keepalives::new(mark),

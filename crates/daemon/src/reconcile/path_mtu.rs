@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
-use uxfrm_engine::{Database, Moment, SaId, SaProtocol, Sad, Spi};
-use uxfrm_io::icmp_errors::{PacketTooBig, PathMtuErrors};
+use uxfrm_engine::{Moment, SaId, SaProtocol, Sad, Spi};
+use uxfrm_io::icmp_errors::IcmpError;
 
 use super::kernel_tables::{KernelTables, Routes};
 use crate::clock::now;
@@ -45,18 +45,10 @@ impl PathMtuReports {
     /// Routers say what paths take. Anybody can say so of anybody: it is worth asking only of
     /// tunnels' ends and of where a state leads whose packet is quoted, as templates of transport
     /// mode name no end.
-    pub(super) fn read(
-        &mut self,
-        paths: &PathMtuErrors,
-        tables: &KernelTables,
-        database: &Database,
-    ) {
-        let sad = &database.current().sad;
-        paths.take(|packet| {
-            if tables.routes.is_peer(packet.to) || is_sent_by_state(sad, packet) {
-                self.note(packet.to);
-            }
-        });
+    pub(super) fn note_told(&mut self, error: &IcmpError, tables: &KernelTables, sad: &Sad) {
+        if tables.routes.is_peer(error.to) || is_sent_by_state(sad, error) {
+            self.note(error.to);
+        }
     }
 
     /// Asks about paths that have become narrow, and now and then about those that are so no more.
@@ -72,7 +64,7 @@ impl PathMtuReports {
     }
 }
 
-fn is_sent_by_state(sad: &Sad, PacketTooBig { to, spi }: PacketTooBig) -> bool {
+fn is_sent_by_state(sad: &Sad, &IcmpError { to, spi, .. }: &IcmpError) -> bool {
     let id = |spi| SaId { destination: to, spi: Spi(spi), protocol: SaProtocol::Esp };
     spi.is_some_and(|spi| sad.with_id(id(spi)).next().is_some())
 }

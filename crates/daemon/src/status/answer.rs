@@ -20,6 +20,7 @@ use super::{
     drops::DropRing,
     explanation::{Lately, explain},
     grouping::Grouping,
+    peer_errors::PeerErrors,
     survey::{Cursor, ReadAt, Survey, parse_cursor},
     watch::{PacketSource, Watch, Watcher},
     workers,
@@ -133,7 +134,8 @@ impl Sources {
         let is_inline = self.identity.mode == "inline";
         let tun = if is_inline { String::new() } else { self.identity.tun.clone() };
         let (drops, expired) = (self.drops.peers(), posted.post.expired.as_slice());
-        let lately = Lately { drops: &drops, expired };
+        let errors = PeerErrors { now: now(), noted: &posted.post.esp_errors };
+        let lately = Lately { drops: &drops, expired, errors };
         let mut explanation = explain(&snapshot, &self.settings, query, lately)?;
         if let Some(outer) = explanation.encapsulation.as_mut().filter(|_| is_inline) {
             outer.too_big = None;
@@ -170,7 +172,11 @@ impl Sources {
         totals.dropped = totals.dropped_by_reason.total();
         let mut page = survey.page(from, query.limit());
         let drops = self.drops.peers();
-        page.tunnels.iter_mut().for_each(|tunnel| drops.explain(tunnel));
+        let errors = PeerErrors { now: read.now, noted: &posted.post.esp_errors };
+        for tunnel in &mut page.tunnels {
+            drops.explain(tunnel);
+            errors.explain(tunnel);
+        }
         let status = GatewayStatus {
             gateway: self.identity_now(&snapshot, posted),
             at: unix_seconds(),

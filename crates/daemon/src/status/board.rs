@@ -11,7 +11,7 @@ use uxfrm_io::poll::Waker;
 use uxfrm_offload::Nics;
 use uxfrm_runtime::SharedWorkerFigures;
 
-use crate::{clock::now, config::Mtu};
+use crate::{clock::now, config::Mtu, reconcile::esp_errors::NotedError};
 
 /// What the control thread knows at an instant, and the counters of other threads, which stay up to
 /// date by themselves.
@@ -39,6 +39,8 @@ pub(crate) struct Post {
     pub(crate) devices: Vec<(DeviceId, String)>,
     /// States that passed their hard limit lately, the latest last.
     pub(crate) expired: Vec<ExpiredState>,
+    /// ICMP errors about ESP of the last minutes, by peer.
+    pub(crate) esp_errors: Vec<NotedError>,
 }
 
 /// A state that passed its hard limit.

@@ -27,6 +27,7 @@ use uxfrm_status::{
 use super::{
     board::ExpiredState,
     peer_drops::{DroppedPackets, PeerDrops},
+    peer_errors::PeerErrors,
 };
 use crate::{clock::now, wording};
 
@@ -36,6 +37,8 @@ pub(super) struct Lately<'a> {
     pub(super) drops: &'a PeerDrops<'a>,
     /// States that passed their hard limit, the latest last.
     pub(super) expired: &'a [ExpiredState],
+    /// What the network says of ESP.
+    pub(super) errors: PeerErrors<'a>,
 }
 
 /// Explains a flow by a snapshot and what happened lately; `settings` are a worker's.
@@ -82,7 +85,7 @@ fn outbound(
     snapshot: &Snapshot,
     settings: &Settings,
     flow: &FlowKey,
-    Lately { drops, expired }: Lately<'_>,
+    Lately { drops, expired, errors }: Lately<'_>,
 ) -> FlowExplanation {
     let explained = OutboundExplanation::of(snapshot, settings, flow, now());
     let mut steps = vec![policy_step(&explained.policies)];
@@ -93,6 +96,7 @@ fn outbound(
         }
         OutboundOutcome::Protected(path) => {
             steps.push(size_step(path, settings, flow));
+            steps.extend(told_step(snapshot, path, errors));
             steps.extend(traffic_step(snapshot, path, drops));
             (FlowOutcome::LeavesProtected, protected_words(path))
         }
@@ -349,12 +353,7 @@ fn traffic_step(
     if let Some(step) = refused_step(snapshot, path, out, drops) {
         return Some(step);
     }
-    let back = snapshot.sad.iter().find(|sa| {
-        sa.source() == path.ends.1
-            && sa.id().destination == path.ends.0
-            && sa.reqid() == out.reqid()
-            && sa.config().mode == out.config().mode
-    });
+    let back = way_back(snapshot, path, out);
     let sent = out.usage().packets();
     let Some(back) = back else {
         let text = format!("no state for answers from {}: nothing can come back", path.ends.1);
@@ -391,6 +390,33 @@ fn traffic_step(
     let text = format!("sent {sent} and received none by {spi}{since}");
     let suspects = suspects(path, out);
     Some(FlowStep::new("path", text).with_result(StepResult::Doubtful).with_notes(suspects))
+}
+
+/// The state by which the peer answers.
+fn way_back<'a>(snapshot: &'a Snapshot, path: &ProtectedPath, out: &Sa) -> Option<&'a Arc<Sa>> {
+    snapshot.sad.iter().find(|sa| {
+        sa.source() == path.ends.1
+            && sa.id().destination == path.ends.0
+            && sa.reqid() == out.reqid()
+            && sa.config().mode == out.config().mode
+    })
+}
+
+/// What the peer or a router says of the packets, since the peer was heard.
+fn told_step(
+    snapshot: &Snapshot,
+    path: &ProtectedPath,
+    errors: PeerErrors<'_>,
+) -> Option<FlowStep> {
+    let out = path.states.last()?;
+    let (own, peer) = path.ends;
+    let back = way_back(snapshot, path, out);
+    let heard = back.and_then(|back| back.usage().last_used()).unwrap_or_default();
+    let told = errors.since(peer, heard, out.usage().last_used()?);
+    let (latest, others) = told.split_first()?;
+    let notes = others.iter().map(|one| one.words(own, peer)).collect();
+    let step = FlowStep::new("path", latest.words(own, peer)).with_result(StepResult::Doubtful);
+    Some(step.with_notes(notes))
 }
 
 /// What this host's kernel refused to send. Where that is not known of its records, it was this

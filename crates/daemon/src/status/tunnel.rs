@@ -214,6 +214,7 @@ impl TunnelFacts<'_> {
             received: carried.inbound.traffic(read.now),
             failures: carried.outbound.failures.plus(carried.inbound.failures),
             drops: self.drops.map(listed).unwrap_or_default(),
+            icmp_errors: Vec::new(),
             rekey: limit(LimitSide::Soft),
             expiry: limit(LimitSide::Hard),
             sequence_ratio: carried.outbound.newest.map(|newest| newest.sequence_ratio),

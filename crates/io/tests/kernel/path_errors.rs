@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use uxfrm_io::{Port, Raw, RawOptions, icmp_errors::PathMtuErrors, icmp_sender::IcmpSender};
+use uxfrm_io::{Port, Raw, RawOptions, icmp_errors::IcmpErrors, icmp_sender::IcmpSender};
 use uxfrm_packet::{Batch, PacketBuf, Pool, Protocol, Version, checksum::Sum};
 use uxfrm_testkit::packets;
 
@@ -27,9 +27,9 @@ fn message(kind: u8, code: u8, about: IpAddr, quoted: usize) -> PacketBuf {
 }
 
 #[test]
-fn only_packet_too_big_errors_are_reported() {
+fn errors_about_esp_are_reported_and_other_messages_are_not() {
     in_namespace(|| {
-        let errors = PathMtuErrors::open().unwrap();
+        let errors = IcmpErrors::open().unwrap();
         assert_eq!(errors.descriptors().count(), 2);
         let end = |text: &str| text.parse::<IpAddr>().unwrap();
         for (version, others, wanted, cut) in [
@@ -54,14 +54,19 @@ fn only_packet_too_big_errors_are_reported() {
                 .chain([message(kind, code, about, cut), message(kind, code, about, 48)])
                 .collect();
             assert_eq!(port.transmit(&mut batch, &mut Pool::new()).packets, 5);
+            let is_told = |&(kind, ..): &(u8, u8, IpAddr)| ![8, 128].contains(&kind);
+            let told: BTreeSet<_> = others.into_iter().filter(is_told).chain([wanted]).collect();
             let mut met = BTreeSet::new();
             let begun = Instant::now();
-            while met.is_empty() && begun.elapsed() < Duration::from_secs(5) {
-                errors.take(|packet| {
-                    met.insert((packet.to, packet.spi));
+            while met != told && begun.elapsed() < Duration::from_secs(30) {
+                errors.take(|error| {
+                    assert!(error.told_by.is_loopback() && error.from.is_loopback(), "{error:?}");
+                    assert_eq!(error.is_too_big(), error.to == about);
+                    assert!(error.spi == Some(0x0707_0707) || error.to != about);
+                    met.insert((error.kind, error.code, error.to));
                 });
             }
-            assert_eq!(met, BTreeSet::from([(about, Some(0x0707_0707))]));
+            assert_eq!(met, told);
         }
     });
 }
@@ -76,7 +81,7 @@ fn errors_leave_from_an_address_of_the_host() {
             (Version::V4, (3, 4), elsewhere("192.0.2.9")),
             (Version::V6, (2, 0), elsewhere("fd00::9")),
         ] {
-            let errors = PathMtuErrors::open().unwrap();
+            let errors = IcmpErrors::open().unwrap();
             let mut answer = message(kind.0, kind.1, about, 48);
             uxfrm_packet::icmp_error::set_source(&mut answer, about).unwrap();
             sender.send(&answer).unwrap();

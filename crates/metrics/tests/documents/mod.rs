@@ -91,6 +91,7 @@ pub(crate) fn tunnel(number: u16) -> TunnelStatus {
         received: traffic(7),
         failures: FailureStatus { replay: 1, ..FailureStatus::default() },
         drops: list(&[("in_replay", 1)]),
+        icmp_errors: Vec::new(),
         rekey: None,
         expiry: None,
         sequence_ratio: Some(0.5),

@@ -78,6 +78,7 @@ fn up() -> TunnelStatus {
         received: TrafficStatus { packets: 1, bytes: 84, last_seconds_ago: Some(125) },
         failures: FailureStatus { replay: 3, replay_window: 0, integrity_failed: 1 },
         drops: CounterList::default(),
+        icmp_errors: Vec::new(),
         rekey: limit(0.5, 2880),
         expiry: limit(0.4, 3600),
         sequence_ratio: Some(0.0004),

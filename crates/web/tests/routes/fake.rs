@@ -162,6 +162,7 @@ pub(crate) fn tunnel(reqid: u32, health: Health) -> TunnelStatus {
         received: TrafficStatus::default(),
         failures: FailureStatus::default(),
         drops: uxfrm_status::counters::CounterList::default(),
+        icmp_errors: Vec::new(),
         rekey: None,
         expiry: None,
         sequence_ratio: None,
