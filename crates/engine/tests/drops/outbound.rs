@@ -4,8 +4,8 @@ use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use uxfrm_engine::{
-    Action, DefaultActions, Direction, Event, Family, LifetimeLimits, Mode, Policy, PolicyFlags,
-    PolicyKind, PortMask, SaConfig, Settings, SoftHardLimit,
+    Action, DefaultActions, Direction, DropReason, Event, Family, LifetimeLimits, Mode, Policy,
+    PolicyFlags, PolicyKind, PortMask, SaConfig, Settings, SoftHardLimit,
 };
 use uxfrm_packet::{PacketBuf, Protocol, Segments};
 use uxfrm_testkit::{FIRST_SPI, IpsecSetup, PairDirection, TestGateway, TestGatewayPair, packets};
@@ -223,5 +223,22 @@ fn errors_about_plain_packets_pass() {
         let mut left = left();
         let (wire, _) = left.outbound(vec![told_of(source, destination)]);
         assert_eq!((wire.len(), left.reasons()), (1, vec![]), "{source}");
+    }
+}
+
+#[test]
+fn errors_in_fragments_are_judged_whole() {
+    let mut left = left();
+    let told = told_of("10.2.0.1:9", "10.1.0.1:7");
+    let (wire, _) = left.outbound(packets::fragments(told.bytes(), 24));
+    assert_eq!((wire.len(), left.reasons()), (0, vec![(DropReason::OutQuotesProtected, 1)]));
+    let told = told_of("10.3.0.1:9", "10.1.0.1:7");
+    let (gateway, sender) = ("192.0.2.1".parse().unwrap(), "10.2.0.1".parse().unwrap());
+    let echo = packets::echo(gateway, sender, &[1; 100]);
+    for plain in [told, echo] {
+        let fragments = packets::fragments(plain.bytes(), 24);
+        let count = fragments.len();
+        let (wire, _) = left.outbound(fragments);
+        assert_eq!((wire.len(), left.reasons().len()), (count, 1));
     }
 }
