@@ -69,6 +69,7 @@ use slow::frame::Framer;
 use slow::icmp_quote::{is_piece_of_quote, may_quote, quotes_protected};
 use slow::item::TxItem;
 use slow::plain::pass;
+use slow::plain_loop::PlainLoops;
 use slow::routing_header::routes_around_policy;
 use slow::seal::ItemSealer;
 use slow::verdict::{PolicyDecider, TxAction};
@@ -86,6 +87,7 @@ pub(crate) struct Outbound {
     queued: AcquireQueue,
     defragmenter: Defragmenter,
     framer: Framer,
+    loops: PlainLoops,
     sealer: ItemSealer,
     /// Packets that are encapsulated in place, and indexes of those that were not sealed.
     in_place: Vec<PacketBuf>,
@@ -107,6 +109,7 @@ impl Outbound {
             queued: AcquireQueue::new(settings.acquire_queue),
             defragmenter: Defragmenter::default(),
             framer: Framer::new(),
+            loops: PlainLoops::new(settings),
             sealer: ItemSealer::default(),
             in_place: Vec::with_capacity(uxfrm_packet::BATCH),
             failed: Vec::new(),
@@ -471,8 +474,8 @@ impl Outbound {
         (summary, flow): (&PacketSummary, &FlowKey),
         ctx: &mut BatchContext<'_>,
     ) {
-        let Self { tx, framer, queued, .. } = self;
-        let WaitingPacket { packet, count, longest_fragment } = waiting;
+        let Self { tx, framer, loops, queued, .. } = self;
+        let WaitingPacket { mut packet, count, longest_fragment } = waiting;
         match (action, longest_fragment) {
             (TxAction::Bundle(place), None) => {
                 framer.enter_bundle(packet, plan, (summary, flow), place, tx, ctx);
@@ -485,6 +488,9 @@ impl Outbound {
             }
             (TxAction::Pass, _) if may_quote(flow) && quotes_protected(&packet, flow, ctx) => {
                 ctx.discard(packet, count, DropReason::OutQuotesProtected);
+            }
+            (TxAction::Pass, _) if !loops.lets_leave(&mut packet, ctx.now) => {
+                ctx.discard(packet, count, DropReason::OutLoop);
             }
             (TxAction::Pass, None) => pass(packet, plan, framer, tx, ctx),
             (TxAction::Pass, Some(longest)) => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use uxfrm_engine::{
     Action, DefaultActions, Direction, DropReason, Event, Family, LifetimeLimits, Mode, Policy,
-    PolicyFlags, PolicyKind, PortMask, SaConfig, Settings, SoftHardLimit,
+    PolicyFlags, PolicyKind, PortMask, SaConfig, Settings, SoftHardLimit, WireHeaders,
 };
 use uxfrm_packet::{PacketBuf, Protocol, Segments};
 use uxfrm_testkit::{FIRST_SPI, IpsecSetup, PairDirection, TestGateway, TestGatewayPair, packets};
@@ -208,6 +208,18 @@ pub(crate) fn unprotected() -> Raised {
 /// Time exceeded, by an address that no policy names.
 pub(crate) fn quotes_protected() -> Raised {
     sent(left(), vec![told_of("10.2.0.1:9", "10.1.0.1:7")], Known::FLOW)
+}
+
+/// A plain packet that came back four times, with one hop left.
+pub(crate) fn comes_back() -> Raised {
+    let left =
+        TestGateway::new(Settings { headers: WireHeaders::UdpSocket, ..Settings::default() });
+    let looping = || {
+        let mut packet = datagram();
+        packet.bytes_mut()[8] = 1;
+        packet
+    };
+    sent(left, (0..5).map(|_| looping()).collect(), Known::FLOW)
 }
 
 fn told_of(source: &str, destination: &str) -> PacketBuf {
