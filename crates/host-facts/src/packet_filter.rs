@@ -113,8 +113,8 @@ impl DroppingChain {
         self.rules == 0
     }
 
-    /// What lets packets by a device pass, as `iifname "uxfrm0"` has them: a command, or words where
-    /// a shell or `nft` would not take the names as such.
+    /// What lets packets by a device pass, as `iifname "uxfrm0"` has them: a command, or words
+    /// where a shell or `nft` would not take the names as such.
     #[must_use]
     pub fn rule(&self, condition: &str) -> String {
         let Self { family, table, chain, .. } = self;

@@ -155,6 +155,9 @@ fn what_quote_tells_decides() {
     }
 }
 
+/// What a quote hides, the quote, and what hence may match.
+type Untold = (&'static str, Family, Vec<u8>, fn(&mut Policy));
+
 #[test]
 fn what_quote_does_not_tell_counts_as_protected() {
     let mut later = header(Family::V4, 17, &[0, 1, 0, 2, 0, 3, 0, 4]);
@@ -172,7 +175,7 @@ fn what_quote_does_not_tell_counts_as_protected() {
         policy.selector.protocol = 47;
         policy.selector.destination_port = PortMask::exactly(2);
     };
-    let cases: [(&str, Family, Vec<u8>, fn(&mut Policy)); 15] = [
+    let cases: [Untold; 15] = [
         ("later fragment", Family::V4, later, by_port),
         ("too short for ports", Family::V4, short, by_port),
         ("hop-by-hop options", Family::V6, behind(0), by_protocol),
