@@ -235,6 +235,11 @@ drop_reasons! {
     OutQuotesProtected => "out_quotes_protected", Some(X::OutError),
         "This host or a router behind it told of a packet out of ESP; no policy covers the answer.",
         "To have it told in ESP, add a policy `out` from that address to the sender's net: docs/guard.md.";
+    /// Outbound: a plain packet came back to the TUN again and again. It lost one of its hop limit
+    /// each time, and has none left. The sender is not told.
+    OutLoop => "out_loop", None,
+        "A route by the TUN for what no policy `out` covers, as one that outlives its policy.",
+        "`uxfrm why SRC DST` names the route: remove it, or add a policy.";
     /// Outbound: a standing queue at the host's port; this packet was dropped so that its sender
     /// slows down. Linux counts such as drops of a queueing discipline.
     OutQueueStands => "out_queue_stands", None,

@@ -100,6 +100,12 @@ impl Host {
 
     fn add_plain(&self, explanation: &mut FlowExplanation) {
         match &self.plain {
+            Some(route) if !self.tun.is_empty() && route.device == self.tun => {
+                explanation.verdict = format!("loops by {}: no policy protects it", route.device);
+                let step = FlowStep::new("route", format!("{}, which is uxfrm's", words(route)));
+                let step = step.with_result(StepResult::Fails).with_notes(vec![LOOP.to_owned()]);
+                explanation.steps.insert(0, step);
+            }
             Some(route) => {
                 explanation.verdict =
                     format!("leaves PLAIN by {}: no policy protects it", route.device);
@@ -335,6 +341,11 @@ fn no_route() -> FlowStep {
         .with_result(StepResult::Fails)
 }
 
+/// Where uxfrm's own table has the route, its rule for what its sockets send stands before.
+const LOOP: &str = "uxfrm lets it go on plain, and a route of the host's leads it back until its hop \
+                    limit is used up: remove that route, or add a policy. Only without nf_tables \
+                    may the route be uxfrm's own, and the packet leaves by the main table";
+
 fn words(route: &NamedRoute) -> String {
     let via = route.gateway.map_or_else(String::new, |gateway| format!(" via {gateway}"));
     format!("dev {}{via}", route.device)
@@ -492,13 +503,15 @@ mod tests {
         };
         let astray = Host { diverted: by("eth0"), ..host.clone() };
         let routeless = Host { plain: None, diverted: None, ..host.clone() };
+        let looping = Host { plain: by("uxfrm0"), ..host.clone() };
         let router = Host { is_own_source: false, ..host.clone() };
         let closed = Host { forwards: Some(false), ..router.clone() };
         let blind = Host { forwards: None, ..router.clone() };
         let strict = Host { rp_filter: 1, ..host.clone() };
         type Row<'a> = (&'a Host, FlowOutcome, &'a str, &'a [(&'a str, StepResult)]);
-        let table: [Row<'_>; 10] = [
+        let table: [Row<'_>; 11] = [
             (&host, LeavesPlain, "out", &[("route", Passes)]),
+            (&looping, LeavesPlain, "out", &[("route", Fails)]),
             (&routeless, LeavesPlain, "out", &[("route", Fails)]),
             (&host, LeavesProtected, "out", &[("route", Passes)]),
             (&astray, LeavesProtected, "out", &[("route", Fails)]),

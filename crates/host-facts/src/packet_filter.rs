@@ -113,11 +113,18 @@ impl DroppingChain {
         self.rules == 0
     }
 
-    /// A rule that lets packets by a device pass, as `iifname "uxfrm0"` has them.
+    /// What lets packets by a device pass, as `iifname "uxfrm0"` has them: a command, or words
+    /// where a shell or `nft` would not take the names as such.
     #[must_use]
     pub fn rule(&self, condition: &str) -> String {
         let Self { family, table, chain, .. } = self;
-        format!("nft insert rule {family} {table} {chain} {condition} accept")
+        match is_plain(table) && is_plain(chain) {
+            true => format!("nft insert rule {family} {table} {chain} {condition} accept"),
+            false => {
+                let (table, chain) = (ShownName(table), ShownName(chain));
+                format!("a rule {condition} accept, in table {family} {table}, chain {chain}")
+            }
+        }
     }
 }
 
@@ -125,8 +132,30 @@ impl DroppingChain {
 impl fmt::Display for DroppingChain {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { family, table, chain, hook, .. } = self;
+        let (table, chain) = (ShownName(table), ShownName(chain));
         write!(out, "table {family} {table}, chain {chain} (hook {hook}, policy drop)")
     }
+}
+
+/// A name that others chose, which may have any bytes: quoted and without control characters,
+/// unless it is plain.
+struct ShownName<'a>(&'a str);
+
+impl fmt::Display for ShownName<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match is_plain(self.0) {
+            true => out.write_str(self.0),
+            false => write!(out, "\"{}\"", self.0.escape_default()),
+        }
+    }
+}
+
+/// Whether terminals, shells and `nft` take a name as it is.
+fn is_plain(name: &str) -> bool {
+    // `nft` takes a leading one for an option.
+    !name.is_empty()
+        && !name.starts_with('-')
+        && name.chars().all(|char| char.is_ascii_alphanumeric() || "_.-".contains(char))
 }
 
 impl fmt::Display for FilterHook {
@@ -243,6 +272,19 @@ mod tests {
             (2, "filter", Some(9), DROP),
         ] {
             assert_eq!(read(&message(family, table, hook, policy, 3)), None, "{family} {hook:?}");
+        }
+    }
+
+    #[test]
+    fn names_of_others_reach_no_terminal_and_no_shell() {
+        for table in ["t;touch$IFS/tmp/x;#", "t\u{1b}]0;x\u{7}", "t x", "t\n", "-f", "\u{9b}31m"] {
+            let chain = read(&message(2, table, Some(2), DROP, 3)).unwrap();
+            let rule = chain.rule("oifname \"uxfrm0\"");
+            assert!(rule.starts_with("a rule oifname \"uxfrm0\" accept, in table ip \""), "{rule}");
+            for shown in [chain.to_string(), rule] {
+                assert!(!shown.contains(char::is_control), "{shown:?}");
+                assert!(shown.contains(&table.escape_default().to_string()), "{shown}");
+            }
         }
     }
 

@@ -5,7 +5,8 @@
 //!
 //! 1. **Receive**: count, complete checksums that the host left partial, plan the segmentation of
 //!    super-packets. Where a policy selects by port or uses transport mode,
-//!    [reassemble](slow::defragment) what the host has fragmented.
+//!    [reassemble](slow::defragment) what the host has fragmented; of plain ICMP in any case, as
+//!    [errors are judged by what they quote](slow::icmp_quote).
 //! 2. **Flow key**: addresses, protocol, ports, mark and interface id of the whole batch, before
 //!    anything else.
 //! 3. **Look up** policies and bundles for the whole batch, once per super-packet.
@@ -65,9 +66,10 @@ use pre_parsed::{PacketSummary, PreParsed};
 use slow::acquire_queue::AcquireQueue;
 use slow::defragment::Defragmenter;
 use slow::frame::Framer;
-use slow::icmp_quote::{may_quote, quotes_protected};
+use slow::icmp_quote::{is_piece_of_quote, may_quote, quotes_protected};
 use slow::item::TxItem;
 use slow::plain::pass;
+use slow::plain_loop::PlainLoops;
 use slow::routing_header::routes_around_policy;
 use slow::seal::ItemSealer;
 use slow::verdict::{PolicyDecider, TxAction};
@@ -85,6 +87,7 @@ pub(crate) struct Outbound {
     queued: AcquireQueue,
     defragmenter: Defragmenter,
     framer: Framer,
+    loops: PlainLoops,
     sealer: ItemSealer,
     /// Packets that are encapsulated in place, and indexes of those that were not sealed.
     in_place: Vec<PacketBuf>,
@@ -106,6 +109,7 @@ impl Outbound {
             queued: AcquireQueue::new(settings.acquire_queue),
             defragmenter: Defragmenter::default(),
             framer: Framer::new(),
+            loops: PlainLoops::new(settings),
             sealer: ItemSealer::default(),
             in_place: Vec::with_capacity(uxfrm_packet::BATCH),
             failed: Vec::new(),
@@ -351,14 +355,22 @@ impl Outbound {
         };
         packet.trim(summary.total_len as usize);
         if summary.fragment && ctx.snapshot.spd.needs_whole_datagrams(Direction::Out) {
-            if let Some((whole, longest)) = self.defragmenter.add(packet, ctx) {
-                self.receive_reassembled(whole, longest, ctx);
-            }
-            return;
+            return self.receive_piece(packet, ctx);
+        }
+        let action = self.decider.decide(flow, known, &mut self.tx.cache, ctx);
+        if summary.fragment && matches!(action, TxAction::Pass) && is_piece_of_quote(flow, ctx) {
+            return self.receive_piece(packet, ctx);
         }
         self.decider.tally_policy(known.verdict, 1, packet.len() as u64);
-        let action = self.decider.decide(flow, known, &mut self.tx.cache, ctx);
         self.apply_action(action, WaitingPacket::new(packet, 1), None, (summary, flow), ctx);
+    }
+
+    /// Stages 1 to 5 of a fragment that only its whole datagram can be judged by.
+    #[cold]
+    fn receive_piece(&mut self, packet: PacketBuf, ctx: &mut BatchContext<'_>) {
+        if let Some((whole, longest)) = self.defragmenter.add(packet, ctx) {
+            self.receive_reassembled(whole, longest, ctx);
+        }
     }
 
     /// Stage 1 of a super-packet, whose segments get their checksums when they are cut.
@@ -462,8 +474,8 @@ impl Outbound {
         (summary, flow): (&PacketSummary, &FlowKey),
         ctx: &mut BatchContext<'_>,
     ) {
-        let Self { tx, framer, queued, .. } = self;
-        let WaitingPacket { packet, count, longest_fragment } = waiting;
+        let Self { tx, framer, loops, queued, .. } = self;
+        let WaitingPacket { mut packet, count, longest_fragment } = waiting;
         match (action, longest_fragment) {
             (TxAction::Bundle(place), None) => {
                 framer.enter_bundle(packet, plan, (summary, flow), place, tx, ctx);
@@ -476,6 +488,9 @@ impl Outbound {
             }
             (TxAction::Pass, _) if may_quote(flow) && quotes_protected(&packet, flow, ctx) => {
                 ctx.discard(packet, count, DropReason::OutQuotesProtected);
+            }
+            (TxAction::Pass, _) if !loops.lets_leave(&mut packet, ctx.now) => {
+                ctx.discard(packet, count, DropReason::OutLoop);
             }
             (TxAction::Pass, None) => pass(packet, plan, framer, tx, ctx),
             (TxAction::Pass, Some(longest)) => {

@@ -5,15 +5,13 @@
 //! refuses plain packets applies to a fragment whatever its unknown ports and protocol, and one
 //! that allows them does not apply because of these.
 
-use std::collections::{BTreeMap, HashMap};
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use uxfrm_packet::{Fragment, IpPacket, Version};
 
+use super::network_index::NetworkIndex;
 use crate::{
-    Action, Direction, Family, FlowKey, PolicyEntry, PolicyKind, PortMask, Prefix, Spd,
-    TemplateLevel,
+    Action, Direction, Family, FlowKey, PolicyEntry, PolicyKind, PortMask, Spd, TemplateLevel,
 };
 
 /// A plain fragment that is to be forwarded.
@@ -24,27 +22,16 @@ pub(crate) struct PlainFragment<'a> {
     pub(crate) tells_protocol: bool,
 }
 
-/// `fwd` policies that refuse plain packets by ports, or in IPv6 by protocol, indexed by their
-/// networks.
+/// `fwd` policies that refuse plain packets by ports, or in IPv6 by protocol.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FragmentRules {
-    shards: Option<Arc<[Shard; SHARDS]>>,
-    /// Number of policies for each pair of prefix lengths.
-    lengths: Arc<BTreeMap<Lengths, usize>>,
+    index: NetworkIndex,
 }
 
-/// In shards, so that a change copies little.
-type Shard = Arc<HashMap<Networks, Vec<Arc<PolicyEntry>>, foldhash::fast::RandomState>>;
-type Lengths = (Family, u8, u8);
-/// Networks of source and destination.
-type Networks = (Prefix, Prefix);
-
-const SHARDS: usize = 64;
-
 /// Ports that stand for "no port" in look-ups: a policy with ports hardly matches them all.
-const PROBES: [u16; 3] = [0, u16::MAX, 0x5a5a];
+pub(super) const PROBES: [u16; 3] = [0, u16::MAX, 0x5a5a];
 /// A protocol that no packet has (IANA: reserved).
-const NO_PROTOCOL: u8 = 255;
+pub(super) const NO_PROTOCOL: u8 = 255;
 
 impl<'a> PlainFragment<'a> {
     pub(crate) fn of(flow: &'a FlowKey, ip: &IpPacket) -> Self {
@@ -111,60 +98,23 @@ impl Spd {
 
 impl FragmentRules {
     pub(crate) fn insert(&mut self, entry: &Arc<PolicyEntry>) {
-        if !is_relevant(entry) {
-            return;
+        if is_relevant(entry) {
+            self.index.insert(entry);
         }
-        let networks = networks_of(entry);
-        *Arc::make_mut(&mut self.lengths).entry(lengths(networks)).or_default() += 1;
-        let all = self.shard_mut(networks).entry(networks).or_default();
-        all.insert(
-            all.partition_point(|other| other.precedence() < entry.precedence()),
-            Arc::clone(entry),
-        );
     }
 
     /// Removes a policy that is present.
     pub(crate) fn remove(&mut self, entry: &Arc<PolicyEntry>) {
-        if !is_relevant(entry) {
-            return;
-        }
-        let networks = networks_of(entry);
-        let shard = self.shard_mut(networks);
-        let Some(all) = shard.get_mut(&networks) else { return };
-        all.retain(|other| !Arc::ptr_eq(other, entry));
-        if all.is_empty() {
-            shard.remove(&networks);
-        }
-        let counts = Arc::make_mut(&mut self.lengths);
-        if let Some(count) = counts.get_mut(&lengths(networks)) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&lengths(networks));
-            }
+        if is_relevant(entry) {
+            self.index.remove(entry);
         }
     }
 
     /// The first policy of a kind that may match a fragment.
     fn first(&self, kind: PolicyKind, piece: &PlainFragment<'_>) -> Option<&Arc<PolicyEntry>> {
-        let shards = self.shards.as_ref()?;
         let FlowKey { source, destination, .. } = *piece.flow;
-        let family = Family::of(destination);
-        let lengths = self.lengths.keys().filter(|(of, ..)| *of == family);
-        let found = lengths.filter_map(|(_, source_len, destination_len)| {
-            let networks = (network(source, *source_len), network(destination, *destination_len));
-            let mut all = shards[shard_of(networks)].get(&networks)?.iter();
-            all.find(|entry| entry.kind() == kind && piece.may_match(entry))
-        });
-        found.min_by_key(|entry| entry.precedence())
-    }
-
-    fn shard_mut(
-        &mut self,
-        networks: Networks,
-    ) -> &mut HashMap<Networks, Vec<Arc<PolicyEntry>>, foldhash::fast::RandomState> {
-        let shards =
-            self.shards.get_or_insert_with(|| Arc::new(std::array::from_fn(|_| Shard::default())));
-        Arc::make_mut(&mut Arc::make_mut(shards)[shard_of(networks)])
+        let fits = |entry: &PolicyEntry| entry.kind() == kind && piece.may_match(entry);
+        self.index.first(source, destination, fits)
     }
 }
 
@@ -174,7 +124,7 @@ fn blocks_plaintext(entry: &PolicyEntry) -> bool {
         || entry.templates().any(|template| template.level == TemplateLevel::Required)
 }
 
-fn asks_for_ports(entry: &PolicyEntry) -> bool {
+pub(super) fn asks_for_ports(entry: &PolicyEntry) -> bool {
     let selector = entry.selector();
     selector.source_port.mask | selector.destination_port.mask != 0
 }
@@ -185,30 +135,6 @@ fn is_relevant(entry: &PolicyEntry) -> bool {
         && (asks_for_ports(entry)
             || (entry.family() == Family::V6 && entry.selector().protocol != 0))
         && blocks_plaintext(entry)
-}
-
-fn networks_of(entry: &PolicyEntry) -> Networks {
-    let selector = entry.selector();
-    (selector.source.network(), selector.destination.network())
-}
-
-fn lengths((source, destination): Networks) -> Lengths {
-    (destination.family(), source.prefix_len(), destination.prefix_len())
-}
-
-/// Network of an address; the address itself if the prefix length exceeds its family.
-fn network(address: IpAddr, len: u8) -> Prefix {
-    Prefix::new(address, len).unwrap_or_else(|_| Prefix::host(address)).network()
-}
-
-fn shard_of((source, destination): Networks) -> usize {
-    let bits = |prefix: Prefix| match prefix.address() {
-        IpAddr::V4(v4) => v4.to_bits(),
-        #[expect(clippy::cast_possible_truncation, reason = "folded")]
-        IpAddr::V6(v6) => (v6.to_bits() ^ v6.to_bits() >> 64 ^ v6.to_bits() >> 96) as u32,
-    };
-    let spread = (bits(source) ^ bits(destination).rotate_left(9)).wrapping_mul(0x9e37_79b1);
-    (spread >> 26) as usize % SHARDS
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use uxfrm_classify::LOOKUP_BATCH;
 
 use super::change_log::PolicyChangeLog;
 use super::fragment_rules::FragmentRules;
+use super::quote_rules::QuoteRules;
 use super::rules::{Best, Classifier, Footprint, PendingDelta, Rebuild, RebuiltIndex, policy_of};
 use super::scope::InvalidationScope;
 use crate::{Action, Direction, Family, FlowKey, PolicyEntry, PolicyKind};
@@ -17,6 +18,7 @@ pub struct Spd {
     defaults: DefaultActions,
     change_log: PolicyChangeLog,
     fragment_rules: FragmentRules,
+    quote_rules: QuoteRules,
     /// Number of IPv6 `out` policies that forbid plaintext.
     v6_plaintext_blockers: usize,
 }
@@ -100,6 +102,13 @@ impl Spd {
             }
         }
         self.classifier.first(PolicyKind::Main, direction, flow)
+    }
+
+    /// Whether there are policies `in` or `fwd`.
+    pub(crate) fn judges_arrivals(&self) -> bool {
+        [Direction::In, Direction::Forward].into_iter().any(|direction| {
+            self.has_subs(direction) || self.classifier.has(PolicyKind::Main, direction)
+        })
     }
 
     /// Whether a direction has sub policies.
@@ -197,6 +206,10 @@ impl Spd {
         &self.fragment_rules
     }
 
+    pub(crate) const fn quote_rules(&self) -> &QuoteRules {
+        &self.quote_rules
+    }
+
     /// Number of policies of a direction and family, without interface id, if they are few enough
     /// for a linear comparison.
     pub(crate) fn linear_len(&self, direction: Direction, family: Family) -> Option<usize> {
@@ -232,6 +245,7 @@ impl Spd {
         self.classifier.follow(&newer.classifier, changed);
         (self.defaults, self.change_log) = (newer.defaults, newer.change_log.clone());
         self.fragment_rules.clone_from(&newer.fragment_rules);
+        self.quote_rules.clone_from(&newer.quote_rules);
         self.v6_plaintext_blockers = newer.v6_plaintext_blockers;
     }
 
@@ -239,6 +253,7 @@ impl Spd {
         self.classifier.insert_all(entries);
         for entry in entries {
             self.fragment_rules.insert(entry);
+            self.quote_rules.insert(entry);
             self.v6_plaintext_blockers += usize::from(blocks_v6_plaintext(entry));
         }
         self.change_log.record_all(entries.iter().map(|entry| InvalidationScope::of(entry)));
@@ -248,6 +263,7 @@ impl Spd {
     pub(crate) fn insert_deferred(&mut self, entry: &Arc<PolicyEntry>) {
         self.classifier.insert_one(entry);
         self.fragment_rules.insert(entry);
+        self.quote_rules.insert(entry);
         self.v6_plaintext_blockers += usize::from(blocks_v6_plaintext(entry));
         self.change_log.record(InvalidationScope::of(entry));
     }
@@ -276,6 +292,7 @@ impl Spd {
     pub(crate) fn remove(&mut self, entry: &Arc<PolicyEntry>) {
         self.classifier.remove(entry);
         self.fragment_rules.remove(entry);
+        self.quote_rules.remove(entry);
         self.v6_plaintext_blockers -= usize::from(blocks_v6_plaintext(entry));
         self.change_log.record(InvalidationScope::of(entry));
     }

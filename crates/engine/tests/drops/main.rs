@@ -90,6 +90,7 @@ fn provoke(reason: DropReason) -> Raised {
         R::OutDeviceUnfit => devices::unfit(),
         R::OutUnprotected => outbound::unprotected(),
         R::OutQuotesProtected => outbound::quotes_protected(),
+        R::OutLoop => outbound::comes_back(),
         R::OutQueueStands | R::OutPortFull => Raised::Elsewhere(PORTS),
         R::InMalformed => inbound::malformed(),
         R::InChecksum => inbound::checksum(),
@@ -153,7 +154,7 @@ fn every_reason_is_counted_attributed_and_recorded() {
             Raised::Elsewhere(place) => assert!(!place.is_empty(), "{reason:?}"),
         }
     }
-    assert_eq!(provoked, 58, "of {}", DropReason::ALL.len());
+    assert_eq!(provoked, 59, "of {}", DropReason::ALL.len());
 }
 
 fn check(reason: DropReason, Provoked { mut gateway, known }: Provoked) {

@@ -4,8 +4,8 @@ use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use uxfrm_engine::{
-    Action, DefaultActions, Direction, Event, Family, LifetimeLimits, Mode, Policy, PolicyFlags,
-    PolicyKind, PortMask, SaConfig, Settings, SoftHardLimit,
+    Action, DefaultActions, Direction, DropReason, Event, Family, LifetimeLimits, Mode, Policy,
+    PolicyFlags, PolicyKind, PortMask, SaConfig, Settings, SoftHardLimit, WireHeaders,
 };
 use uxfrm_packet::{PacketBuf, Protocol, Segments};
 use uxfrm_testkit::{FIRST_SPI, IpsecSetup, PairDirection, TestGateway, TestGatewayPair, packets};
@@ -210,6 +210,18 @@ pub(crate) fn quotes_protected() -> Raised {
     sent(left(), vec![told_of("10.2.0.1:9", "10.1.0.1:7")], Known::FLOW)
 }
 
+/// A plain packet that came back four times, with one hop left.
+pub(crate) fn comes_back() -> Raised {
+    let left =
+        TestGateway::new(Settings { headers: WireHeaders::UdpSocket, ..Settings::default() });
+    let looping = || {
+        let mut packet = datagram();
+        packet.bytes_mut()[8] = 1;
+        packet
+    };
+    sent(left, (0..5).map(|_| looping()).collect(), Known::FLOW)
+}
+
 fn told_of(source: &str, destination: &str) -> PacketBuf {
     let quoted = packets::udp(source, destination, b"payload");
     let message = [&[11, 0, 0, 0, 0, 0, 0, 0][..], quoted.bytes()].concat();
@@ -223,5 +235,22 @@ fn errors_about_plain_packets_pass() {
         let mut left = left();
         let (wire, _) = left.outbound(vec![told_of(source, destination)]);
         assert_eq!((wire.len(), left.reasons()), (1, vec![]), "{source}");
+    }
+}
+
+#[test]
+fn errors_in_fragments_are_judged_whole() {
+    let mut left = left();
+    let told = told_of("10.2.0.1:9", "10.1.0.1:7");
+    let (wire, _) = left.outbound(packets::fragments(told.bytes(), 24));
+    assert_eq!((wire.len(), left.reasons()), (0, vec![(DropReason::OutQuotesProtected, 1)]));
+    let told = told_of("10.3.0.1:9", "10.1.0.1:7");
+    let (gateway, sender) = ("192.0.2.1".parse().unwrap(), "10.2.0.1".parse().unwrap());
+    let echo = packets::echo(gateway, sender, &[1; 100]);
+    for plain in [told, echo] {
+        let fragments = packets::fragments(plain.bytes(), 24);
+        let count = fragments.len();
+        let (wire, _) = left.outbound(fragments);
+        assert_eq!((wire.len(), left.reasons().len()), (count, 1));
     }
 }

@@ -7,6 +7,7 @@ pub(crate) mod frame;
 pub(crate) mod icmp_quote;
 pub(crate) mod item;
 pub(crate) mod plain;
+pub(crate) mod plain_loop;
 pub(crate) mod routing_header;
 pub(crate) mod seal;
 pub(crate) mod segment;

@@ -1,5 +1,6 @@
 //! Which policies refuse pieces, against a naive reading of the rules.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use proptest::prelude::*;
