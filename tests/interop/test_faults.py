@@ -206,7 +206,7 @@ def end_early(end, line):
     return break_it
 
 
-SILENT = ("received none", "has the peer another key or SPI", "run `uxfrm drops` there", "is ESP (IP protocol 50) filtered", "is there a NAT")
+SILENT = ("received none", "has never been answered", "1. has the peer another key or SPI", "run `uxfrm drops` there", "2. is ESP (IP protocol 50) filtered", "is there a NAT", "do the peer's policies", "a way back")
 
 FAULTS = [
     Fault("wrong key", change("far", "out state", KEYS["back"], WRONG_KEY), "back", Tunnel.drops, ("in_forged", SPIS["back"][2:])),
@@ -221,8 +221,12 @@ FAULTS = [
     Fault("far reqid", change("far", "out", "reqid 1", "reqid 2"), "both", Tunnel.why_out, SILENT),
     Fault("far policies missing", leave_out("far", "out", "in", "fwd"), "there", Tunnel.why_out, SILENT),
     Fault("fwd missing", leave_out("near", "fwd"), "back", Tunnel.why_in, ("in_no_policy", "dir in", "dir fwd for all others")),
-    Fault("fwd missing, status", leave_out("near", "fwd"), "back", Tunnel.status_text, ("up (", "packets that came by 0x00001002 were dropped, the last", "in_no_policy")),
+    Fault("fwd missing, status", leave_out("near", "fwd"), "back", Tunnel.status_text, ("one-way (nothing gets in: of ", "were dropped afterwards, the last", "in_no_policy")),
     Fault("wrong key, status", change("far", "out state", KEYS["back"], WRONG_KEY), "back", Tunnel.status_text, ("idle (nothing so far; ", "packets that came by 0x00001002 were dropped, the last", "in_forged")),
+    Fault("fwd missing, step", leave_out("near", "fwd"), "back", Tunnel.why_in, ("fail policy", "what came in ESP needs one")),
+    Fault("wrong key, why in", change("far", "out state", KEYS["back"], WRONG_KEY), "back", Tunnel.why_in, ("fail path", "in_forged", "does not arrive (path)")),
+    Fault("near in state expired", end_early("near", "in state"), "back", lambda tunnel: tunnel.back() or tunnel.status_text(), ("down (", "state 0x00001002 expired ", "by SPI 0x00001002, whose state expired")),
+    Fault("near in state expired, why", end_early("near", "in state"), "back", Tunnel.why_in, ("no state has dst", "that state expired ")),
     Fault("fwd missing, drops", leave_out("near", "fwd"), "back", Tunnel.drops, ("in_no_policy",)),
     Fault("near state expired", end_early("near", "out state"), "there", Tunnel.status_text, ("down", "expired")),
     Fault("near state expired, why", end_early("near", "out state"), "there", Tunnel.why_out, ("fail state", "state 0x00001001 to 10.8.0.2 reached a hard limit")),
@@ -352,6 +356,9 @@ def test_the_near_end_names_chains_that_drop_by_their_policy(tunnel):
             left.run("nft", f'insert rule ip fault FORWARD {way} "uxfrm0" accept')
         tunnel.there()
         says(tunnel.why_out, f"sent {DATAGRAMS} packets")
+        for said in (tunnel.why_out(), tunnel.why_in()):
+            assert "own filter" in said and "may be dropped" not in said, said
+        assert "lets what is forwarded from and to tunnels pass" in tunnel.asked("doctor")
     finally:
         left.run("nft", "delete table ip fault")
     said = tunnel.why_in()

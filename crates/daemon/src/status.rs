@@ -21,6 +21,7 @@ mod explanation;
 mod grouping;
 mod guard_drops;
 mod peer_drops;
+mod refusals;
 mod server;
 mod share;
 pub(crate) mod socket;
