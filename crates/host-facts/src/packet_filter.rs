@@ -1,9 +1,9 @@
 //! Chains of this host's packet filter that drop what no rule of theirs accepts.
 //!
 //! A look at base chains and their policies by `NETLINK_NETFILTER` is cheap, and right: what a
-//! chain with policy drop does not accept is gone, whatever other chains say. Of its rules those are
-//! known that accept all of one condition, as uxfrm proposes them. What others accept is not judged,
-//! so such a chain *may* drop a packet; one without rules does. The tables of
+//! chain with policy drop does not accept is gone, whatever other chains say. Of its rules those
+//! are known that accept all of one condition, as uxfrm proposes them. What others accept is not
+//! judged, so such a chain *may* drop a packet; one without rules does. The tables of
 //! `iptables-legacy` are not among them: of those the kernel tells their names alone.
 
 mod accept_rules;
