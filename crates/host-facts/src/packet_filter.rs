@@ -127,13 +127,13 @@ impl DroppingChain {
 
     /// Whether a rule accepts all packets of a condition, and none before it may drop them.
     #[must_use]
-    pub fn accepts(&self, condition: &str) -> bool {
+    pub(crate) fn accepts(&self, condition: &str) -> bool {
         self.accepted.iter().any(|accepted| accepted == condition)
     }
 
     /// A rule that lets packets by a device pass, as `iifname "uxfrm0"` has them.
     #[must_use]
-    pub fn rule(&self, condition: &str) -> String {
+    pub(crate) fn rule(&self, condition: &str) -> String {
         let Self { family, table, chain, .. } = self;
         format!("nft insert rule {family} {table} {chain} {condition} accept")
     }
