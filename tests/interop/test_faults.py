@@ -206,7 +206,7 @@ def end_early(end, line):
     return break_it
 
 
-SILENT = ("received none", "has the peer another key or SPI", "run `uxfrm drops` there", "is ESP (IP protocol 50) filtered", "is there a NAT")
+SILENT = ("received none", "has never been answered", "1. has the peer another key or SPI", "run `uxfrm drops` there", "2. is ESP (IP protocol 50) filtered", "is there a NAT", "do the peer's policies", "a way back")
 
 FAULTS = [
     Fault("wrong key", change("far", "out state", KEYS["back"], WRONG_KEY), "back", Tunnel.drops, ("in_forged", SPIS["back"][2:])),
@@ -221,8 +221,13 @@ FAULTS = [
     Fault("far reqid", change("far", "out", "reqid 1", "reqid 2"), "both", Tunnel.why_out, SILENT),
     Fault("far policies missing", leave_out("far", "out", "in", "fwd"), "there", Tunnel.why_out, SILENT),
     Fault("fwd missing", leave_out("near", "fwd"), "back", Tunnel.why_in, ("in_no_policy", "dir in", "dir fwd for all others")),
-    Fault("fwd missing, status", leave_out("near", "fwd"), "back", Tunnel.status_text, ("up (", "packets that came by 0x00001002 were dropped, the last", "in_no_policy")),
+    Fault("fwd missing, status", leave_out("near", "fwd"), "back", Tunnel.status_text, ("one-way (nothing gets in: of ", "were dropped afterwards, the last", "in_no_policy")),
     Fault("wrong key, status", change("far", "out state", KEYS["back"], WRONG_KEY), "back", Tunnel.status_text, ("idle (nothing so far; ", "packets that came by 0x00001002 were dropped, the last", "in_forged")),
+    Fault("fwd missing, step", leave_out("near", "fwd"), "back", Tunnel.why_in, ("fail policy", "what came in ESP needs one")),
+    Fault("wrong key, why in", change("far", "out state", KEYS["back"], WRONG_KEY), "back", Tunnel.why_in, ("fail path", "in_forged", "does not arrive (path)")),
+    Fault("near in state expired", end_early("near", "in state"), "back", lambda tunnel: tunnel.back() or tunnel.status_text(), ("down (", "state 0x00001002 expired ", "by SPI 0x00001002, whose state expired")),
+    Fault("near in state expired, why", end_early("near", "in state"), "back", Tunnel.why_in, ("no state has dst", "that state expired ")),
+    Fault("near state's selector", change("near", "out state", KEYS["there"] + " 128", KEYS["there"] + " 128 sel src 10.3.0.0/24 dst 10.4.0.0/24"), "there", Tunnel.status_text, ("down (no state takes what is to leave: ", "out_no_state")),
     Fault("fwd missing, drops", leave_out("near", "fwd"), "back", Tunnel.drops, ("in_no_policy",)),
     Fault("near state expired", end_early("near", "out state"), "there", Tunnel.status_text, ("down", "expired")),
     Fault("near state expired, why", end_early("near", "out state"), "there", Tunnel.why_out, ("fail state", "state 0x00001001 to 10.8.0.2 reached a hard limit")),
@@ -346,6 +351,34 @@ def test_the_near_end_names(fault, tunnel):
     assert KEYS["there"][2:] not in said
 
 
+def test_a_tunnel_that_drops_what_it_receives_is_not_well_until_it_is_mended(tunnel):
+    fwd = tunnel.near_lines.pop("fwd")
+    tunnel.start()
+    tunnel.back()
+    says(tunnel.status_text, "one-way (nothing gets in: of ")
+    (told,) = tunnel.status()["tunnels"]
+    assert (told["reason"]["kind"], told["reason"]["drop_reason"]) == ("received-dropped", "in_no_policy"), told
+    command = ["ip", "netns", "exec", tunnel.sites.left.name, str(tunnel._uxfrm), "status"]
+    assert subprocess.run(command, capture_output=True).returncode == 1
+    tunnel.asked(*fwd.split())
+    tunnel.back(count=10 * DATAGRAMS)
+    says(tunnel.status_text, "  up")
+    assert subprocess.run(command, capture_output=True).returncode == 0
+
+
+def test_a_guard_that_is_left_is_told(tunnel):
+    tunnel.start()
+    tunnel.near.kill()
+    for words in (("status",), ("why", NEAR_HOST, FAR_HOST), ("doctor",)):
+        command = ["ip", "netns", "exec", tunnel.sites.left.name, str(tunnel._uxfrm), *words]
+        run = subprocess.run(command, capture_output=True, text=True)
+        assert "stays refused" in run.stdout + run.stderr and "`uxfrm clean` lets go" in run.stdout + run.stderr, run
+        if words == ("doctor",):
+            (line,) = (line for line in run.stdout.splitlines() if line.split()[1] == "gateway")
+            assert "mend: uxfrm run CONFIG" in line, line
+    tunnel.asked("clean")
+
+
 def test_drops_have_a_line_in_the_log(tunnel):
     """One every ten seconds for each reason and state, however many packets there are."""
     change("far", "out state", KEYS["back"], WRONG_KEY)(tunnel)
@@ -443,6 +476,10 @@ def test_the_near_end_names_chains_that_drop_by_their_policy(tunnel):
             left.run("nft", f'insert rule ip fault FORWARD {way} "uxfrm0" accept')
         tunnel.there()
         says(tunnel.why_out, f"sent {DATAGRAMS} packets")
+        for said in (tunnel.why_out(), tunnel.why_in()):
+            assert "may be dropped" not in said, said
+        assert 'its rule `iifname "uxfrm0" accept` lets the packet pass' in said, said
+        assert "lets what is forwarded from and to tunnels pass" in tunnel.asked("doctor")
     finally:
         left.run("nft", "delete table ip fault")
     said = tunnel.why_in()

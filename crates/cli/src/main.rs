@@ -22,6 +22,7 @@ mod exec;
 mod exit_code;
 mod host;
 mod ike_unit;
+mod left_guard;
 mod log;
 mod man;
 mod probe;

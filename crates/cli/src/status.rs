@@ -17,7 +17,7 @@ use uxfrm_status::{
     text::{Colour, render},
 };
 
-use crate::{arguments::StatusOptions, environment, exit_code::UNWELL};
+use crate::{arguments::StatusOptions, environment, exit_code::UNWELL, left_guard};
 
 /// Has a terminal forget what it shows.
 const CLEAR: &str = "\x1b[H\x1b[2J\x1b[3J";
@@ -36,11 +36,11 @@ pub(crate) fn execute(options: &StatusOptions) -> anyhow::Result<ExitCode> {
 fn read(options: &StatusOptions) -> anyhow::Result<GatewayStatus> {
     let query = StatusQuery { peer: options.peer, ..StatusQuery::default() };
     if !options.all {
-        return Ok(stat::read_status(&query)?);
+        return stat::read_status(&query).map_err(left_guard::told);
     }
     let mut query =
         StatusQuery { limit: Some(StatusQuery::MOST), after: Some(String::new()), ..query };
-    let mut status = stat::read_status(&query)?;
+    let mut status = stat::read_status(&query).map_err(left_guard::told)?;
     while let Some(next) = status.next.take() {
         query.after = Some(next);
         let more = stat::read_status(&query)?;

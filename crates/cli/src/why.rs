@@ -18,6 +18,7 @@ use crate::{
     arguments::WhyOptions,
     environment,
     exit_code::{UNASKED, UNWELL},
+    left_guard,
 };
 
 /// Explains one packet.
@@ -42,7 +43,7 @@ fn explain(options: &WhyOptions) -> anyhow::Result<FlowExplanation> {
         Some(dropped) => dropped.query()?,
         None => query::parse(&options.words)?,
     };
-    let mut explanation = stat::explain_flow(&query)?;
+    let mut explanation = stat::explain_flow(&query).map_err(left_guard::told)?;
     uxfrm_host_facts::complete(&query, &mut explanation);
     match dropped {
         Some(dropped) => dropped.tell(&mut explanation),

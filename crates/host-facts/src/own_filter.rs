@@ -72,6 +72,11 @@ fn step(chain: &DroppingChain, passage: &Passage) -> FlowStep {
     let what = passage.what;
     let (result, text) = match chain.is_closed() {
         true => (StepResult::Fails, format!("{chain}, has no rules: {what} is dropped")),
+        false if chain.accepts(&passage.condition) => {
+            let rule = &passage.condition;
+            let text = format!("{chain}: its rule `{rule} accept` lets {what} pass");
+            return FlowStep::new(STAGE, text);
+        }
         false => (
             StepResult::Doubtful,
             format!("{chain}: {what} may be dropped, unless a rule there accepts it"),
@@ -89,7 +94,8 @@ mod tests {
 
     fn chain(hook: FilterHook, rules: u32) -> DroppingChain {
         let (table, chain) = ("filter".to_owned(), "FORWARD".to_owned());
-        DroppingChain { family: "ip", table, chain, hook, rules }
+        let accepted = Vec::new();
+        DroppingChain { family: "ip", table, chain, hook, rules, accepted }
     }
 
     fn told(read: io::Result<ForeignChains>) -> Vec<(StepResult, String, Vec<String>)> {
@@ -114,6 +120,11 @@ mod tests {
         let open = filter(vec![chain(FilterHook::Forward, 2)], Vec::new());
         let may = format!("{name}: the packet may be dropped, unless a rule there accepts it");
         assert_eq!(told(open), [(StepResult::Doubtful, may, vec![rule.clone()])]);
+        let mut accepting = chain(FilterHook::Forward, 2);
+        accepting.accepted = vec!["oifname \"uxfrm0\"".to_owned()];
+        let lets = format!("{name}: its rule `oifname \"uxfrm0\" accept` lets the packet pass");
+        let accepting = filter(vec![accepting], Vec::new());
+        assert_eq!(told(accepting), [(StepResult::Passes, lets, vec![])]);
         let closed = filter(vec![chain(FilterHook::Forward, 0)], Vec::new());
         let does = format!("{name}, has no rules: the packet is dropped");
         assert_eq!(told(closed), [(StepResult::Fails, does, vec![rule])]);

@@ -1,9 +1,12 @@
 //! Chains of this host's packet filter that drop what no rule of theirs accepts.
 //!
 //! A look at base chains and their policies by `NETLINK_NETFILTER` is cheap, and right: what a
-//! chain with policy drop does not accept is gone, whatever other chains say. What its rules accept
-//! is not judged, so such a chain *may* drop a packet; one without rules does. The tables of
+//! chain with policy drop does not accept is gone, whatever other chains say. Of its rules those
+//! are known that accept all of one condition, as uxfrm proposes them. What others accept is not
+//! judged, so such a chain *may* drop a packet; one without rules does. The tables of
 //! `iptables-legacy` are not among them: of those the kernel tells their names alone.
+
+mod accept_rules;
 
 use std::{fmt, fs, io, time::Duration};
 
@@ -20,9 +23,14 @@ use uxfrm_netlink_wire::{
     find_attribute,
 };
 
+use accept_rules::{RULE_CHAIN, RULE_TABLE, RuleEffect};
+
 /// `NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWCHAIN` and `NFT_MSG_GETCHAIN`
 const CHAIN: u16 = 10 << 8 | 3;
 const CHAINS: u16 = 10 << 8 | 4;
+/// `NFT_MSG_NEWRULE` and `NFT_MSG_GETRULE` of them
+const RULE: u16 = 10 << 8 | 6;
+const RULES_OF: u16 = 10 << 8 | 7;
 /// `NFTA_CHAIN_*`
 const TABLE: u16 = 1;
 const NAME: u16 = 3;
@@ -31,6 +39,8 @@ const POLICY: u16 = 5;
 const RULES: u16 = 6;
 /// `NFTA_HOOK_HOOKNUM`
 const NUMBER: u16 = 1;
+/// `NFPROTO_*`, and as `nft` has them.
+const FAMILIES: [(u8, &str); 3] = [(1, "inet"), (2, "ip"), (10, "ip6")];
 /// `NF_DROP`
 const DROP: u32 = 0;
 /// The kernel answers at once.
@@ -60,6 +70,8 @@ pub struct DroppingChain {
     pub hook: FilterHook,
     /// How many rules it has.
     pub rules: u32,
+    /// Conditions of which it accepts all packets, as `iifname "uxfrm0"`.
+    pub accepted: Vec<String>,
 }
 
 /// Where a chain sees packets.
@@ -113,10 +125,16 @@ impl DroppingChain {
         self.rules == 0
     }
 
+    /// Whether a rule accepts all packets of a condition, and none before it may drop them.
+    #[must_use]
+    pub(crate) fn accepts(&self, condition: &str) -> bool {
+        self.accepted.iter().any(|accepted| accepted == condition)
+    }
+
     /// What lets packets by a device pass, as `iifname "uxfrm0"` has them: a command, or words
     /// where a shell or `nft` would not take the names as such.
     #[must_use]
-    pub fn rule(&self, condition: &str) -> String {
+    pub(crate) fn rule(&self, condition: &str) -> String {
         let Self { family, table, chain, .. } = self;
         match is_plain(table) && is_plain(chain) {
             true => format!("nft insert rule {family} {table} {chain} {condition} accept"),
@@ -125,6 +143,16 @@ impl DroppingChain {
                 format!("a rule {condition} accept, in table {family} {table}, chain {chain}")
             }
         }
+    }
+}
+
+impl DroppingChain {
+    /// Rules that let all from and to a device pass, as far as the chain lacks them.
+    #[must_use]
+    pub fn missing_rules(&self, device: &str) -> Vec<String> {
+        let conditions = ["iifname", "oifname"].map(|way| format!("{way} \"{device}\""));
+        let missing = conditions.iter().filter(|condition| !self.accepts(condition));
+        missing.map(|condition| self.rule(condition)).collect()
     }
 }
 
@@ -175,21 +203,54 @@ fn chains() -> io::Result<Vec<DroppingChain>> {
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
     setsockopt(&socket, ReceiveTimeout, &TimeVal::new(PATIENCE.as_secs().cast_signed(), 0))?;
-    let mut request = Vec::new();
     let flags = NetlinkFlags::REQUEST | NetlinkFlags::DUMP;
+    let mut request = Vec::new();
     append_message(&mut request, CHAINS, flags, 1, [0; 4], |_| {});
-    socket.send(&request, 0)?;
     let mut chains = Vec::new();
+    dump(&socket, &request, CHAIN, |message| chains.extend(dropping(message)))?;
+    for chain in chains.iter_mut().filter(|chain| !chain.is_closed()) {
+        let mut request = Vec::new();
+        let family = FAMILIES.iter().find(|(_, name)| *name == chain.family);
+        let head = [family.map_or(0, |(family, _)| *family), 0, 0, 0];
+        append_message(&mut request, RULES_OF, flags, 1, head, |rules| {
+            rules.text(RULE_TABLE, &chain.table);
+            rules.text(RULE_CHAIN, &chain.chain);
+        });
+        let mut effects = Vec::new();
+        dump(&socket, &request, RULE, |message| effects.extend(RuleEffect::of(message)))?;
+        chain.accepted = accepted(effects);
+    }
+    Ok(chains)
+}
+
+/// What all rules up to the first that may drop accept.
+fn accepted(effects: Vec<RuleEffect>) -> Vec<String> {
+    let until = effects.into_iter().take_while(|effect| *effect != RuleEffect::Other);
+    let all = until.filter_map(|effect| match effect {
+        RuleEffect::AcceptsAll(condition) => Some(condition),
+        RuleEffect::AcceptsSome | RuleEffect::Other => None,
+    });
+    all.collect()
+}
+
+/// Asks the kernel for all of a kind.
+fn dump(
+    socket: &Socket,
+    request: &[u8],
+    kind: u16,
+    mut take: impl FnMut(NetlinkMessage<'_>),
+) -> io::Result<()> {
+    socket.send(request, 0)?;
     loop {
         let (datagram, _kernel) = socket.recv_from_full()?;
         for message in NetlinkMessages::of(&datagram) {
             match message.header.kind {
-                NLMSG_DONE => return Ok(chains),
+                NLMSG_DONE => return Ok(()),
                 NLMSG_ERROR => {
                     let code = message.error_code().unwrap_or_default();
                     return Err(io::Error::from_raw_os_error(code.saturating_neg()));
                 }
-                CHAIN => chains.extend(dropping(message)),
+                other if other == kind => take(message),
                 _other => {}
             }
         }
@@ -199,12 +260,7 @@ fn chains() -> io::Result<Vec<DroppingChain>> {
 /// A base chain of others that drops by its policy.
 fn dropping(message: NetlinkMessage<'_>) -> Option<DroppingChain> {
     let (head, attributes) = message.body().split_first_chunk::<4>()?;
-    let family = match head[0] {
-        1 => "inet",
-        2 => "ip",
-        10 => "ip6",
-        _other => return None,
-    };
+    let (_, family) = *FAMILIES.iter().find(|(family, _)| *family == head[0])?;
     let hook = match number(find_attribute(attributes, HOOK)?, NUMBER)? {
         0 => FilterHook::Prerouting,
         1 => FilterHook::Input,
@@ -219,7 +275,8 @@ fn dropping(message: NetlinkMessage<'_>) -> Option<DroppingChain> {
     }
     // A base chain is no target of jumps: only its rules use it.
     let rules = number(attributes, RULES).unwrap_or(1);
-    Some(DroppingChain { family, table, chain: text(attributes, NAME)?, hook, rules })
+    let (chain, accepted) = (text(attributes, NAME)?, Vec::new());
+    Some(DroppingChain { family, table, chain, hook, rules, accepted })
 }
 
 fn number(attributes: &[u8], kind: u16) -> Option<u32> {
@@ -286,6 +343,16 @@ mod tests {
                 assert!(shown.contains(&table.escape_default().to_string()), "{shown}");
             }
         }
+    }
+
+    #[test]
+    fn rules_behind_one_that_may_drop_do_not_count() {
+        use RuleEffect::{AcceptsAll, AcceptsSome, Other};
+        let all = |condition: &str| AcceptsAll(condition.to_owned());
+        let effects = vec![AcceptsSome, all("iifname \"uxfrm0\""), Other, all("ip daddr 10.0.0.1")];
+        let mut chain = read(&message(2, "filter", Some(2), DROP, 4)).unwrap();
+        chain.accepted = accepted(effects);
+        assert!(chain.accepts("iifname \"uxfrm0\"") && !chain.accepts("ip daddr 10.0.0.1"));
     }
 
     #[test]

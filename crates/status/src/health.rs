@@ -20,7 +20,7 @@ pub const IDLE_SECONDS: u64 = 120;
 pub enum Health {
     /// What its policies protect cannot be sent, or cannot come in.
     Down,
-    /// It sends, and nothing has come in for 30 seconds or more.
+    /// It sends, and nothing has come in for 30 seconds or more, or nearly all of it was dropped.
     OneWay,
     /// It can carry packets, and had none for two minutes or more.
     Idle,
@@ -62,6 +62,26 @@ pub enum HealthReason {
         /// one sent.
         seconds: u64,
     },
+    /// Its states opened packets, and nearly all of them were dropped afterwards.
+    ReceivedDropped {
+        /// The drop reason of most, as `in_no_policy`.
+        drop_reason: String,
+        /// Packets dropped lately.
+        dropped: u64,
+        /// Of so many received.
+        received: u64,
+        /// When the last one was.
+        seconds_ago: u64,
+    },
+    /// Packets for it were dropped, as no state took them, and none has left since.
+    SentDropped {
+        /// The drop reason, as `out_no_state`.
+        drop_reason: String,
+        /// Packets dropped lately.
+        dropped: u64,
+        /// When the last one was.
+        seconds_ago: u64,
+    },
     /// No state fits its templates, all of which have `level use`: its packets leave plain.
     OptionalWithoutState,
     /// It has carried nothing for so long.
@@ -84,6 +104,21 @@ pub struct SideFacts {
     pub first_seconds_ago: Option<u64>,
     /// Seconds since the latest packet.
     pub last_seconds_ago: Option<u64>,
+    /// What was dropped of it lately, where nothing has passed since.
+    pub dropped: Option<SideDrops>,
+}
+
+/// Packets of one direction that were dropped lately.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SideDrops {
+    /// Why, as `in_no_policy`.
+    pub reason: String,
+    /// How many.
+    pub dropped: u64,
+    /// Of so many.
+    pub of: u64,
+    /// Seconds since the last one.
+    pub seconds_ago: u64,
 }
 
 /// Why a state that fits a template may not carry packets.
@@ -152,7 +187,10 @@ pub fn judge(facts: &HealthFacts) -> (Health, Option<HealthReason>) {
     if facts.inbound.as_ref().is_some_and(|inbound| inbound.usable == 0) {
         return without_inbound_state(facts);
     }
-    match unanswered(facts) {
+    if let Some(reason) = sent_dropped(facts) {
+        return (Health::Down, Some(reason));
+    }
+    match received_dropped(facts).or_else(|| unanswered(facts)) {
         Some(reason) => (Health::OneWay, Some(reason)),
         None => by_use(facts),
     }
@@ -186,6 +224,24 @@ fn without_inbound_state(facts: &HealthFacts) -> (Health, Option<HealthReason>) 
         Requirement::Required => (Health::Down, Some(HealthReason::NoInboundState)),
         Requirement::Optional => (Health::Idle, Some(HealthReason::OptionalWithoutState)),
     }
+}
+
+/// What no state took, though one is there. A key manager may yet make one that does.
+fn sent_dropped(facts: &HealthFacts) -> Option<HealthReason> {
+    let is_awaited = match facts.key_management {
+        KeyManagement::Absent => false,
+        KeyManagement::Listening | KeyManagement::Asked => true,
+    };
+    let SideDrops { reason, dropped, of: _, seconds_ago } =
+        facts.outbound.as_ref()?.dropped.clone().filter(|_| !is_awaited)?;
+    Some(HealthReason::SentDropped { drop_reason: reason, dropped, seconds_ago })
+}
+
+/// What came in and got no further.
+fn received_dropped(facts: &HealthFacts) -> Option<HealthReason> {
+    let SideDrops { reason, dropped, of: received, seconds_ago } =
+        facts.inbound.as_ref()?.dropped.clone()?;
+    Some(HealthReason::ReceivedDropped { drop_reason: reason, dropped, received, seconds_ago })
 }
 
 /// What was sent for long enough and had no answer. A tunnel that only receives is not one-way: it
@@ -270,6 +326,18 @@ impl fmt::Display for HealthReason {
             }
             Self::NothingReceived { seconds, .. } => {
                 write!(out, "sends, and received nothing for {}", quantity::span(*seconds))
+            }
+            Self::ReceivedDropped { drop_reason, dropped, received, seconds_ago } => {
+                let (received, ago) = (quantity::count(*received), quantity::span(*seconds_ago));
+                let dropped = quantity::things(*dropped, "packet", "packets");
+                write!(out, "nothing gets in: of {received} received {dropped} were dropped ")?;
+                write!(out, "afterwards, the last {ago} ago: {drop_reason}")
+            }
+            Self::SentDropped { drop_reason, dropped, seconds_ago } => {
+                let dropped = quantity::things(*dropped, "packet", "packets");
+                let ago = quantity::span(*seconds_ago);
+                write!(out, "no state takes what is to leave: {dropped} dropped, ")?;
+                write!(out, "the last {ago} ago: {drop_reason}")
             }
             Self::OptionalWithoutState => {
                 out.write_str("no state, and the template is optional (level use): it leaves PLAIN")

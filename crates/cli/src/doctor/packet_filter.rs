@@ -8,6 +8,7 @@ use uxfrm_io::nftables::Nftables;
 use uxfrm_status::quantity::things;
 
 use super::finding::Finding;
+use crate::left_guard;
 
 const CHECK: &str = "nf_tables";
 
@@ -55,11 +56,18 @@ fn judge(answer: &Answer) -> Finding {
 
 /// Chains of others that drop what comes out of tunnels for hosts behind this one.
 pub(super) fn forwarded() -> Option<Finding> {
-    judge_forwarded(&ForeignChains::read())
+    judge_forwarded(&ForeignChains::read(), &tuns(&left_guard::tables()))
+}
+
+/// The TUNs of the gateways here, by the tables of their guards; else the default one.
+fn tuns(tables: &[String]) -> Vec<String> {
+    let own = tables.iter().filter_map(|name| name.strip_prefix("uxfrm-"));
+    let own: Vec<_> = own.map(str::to_owned).collect();
+    if own.is_empty() { vec!["uxfrm0".to_owned()] } else { own }
 }
 
 /// `None` where it can't be read: [`check`] says so.
-fn judge_forwarded(read: &io::Result<ForeignChains>) -> Option<Finding> {
+fn judge_forwarded(read: &io::Result<ForeignChains>, tuns: &[String]) -> Option<Finding> {
     let filter = read.as_ref().ok()?;
     let name = "own filter";
     let chains = filter.chains.iter().filter(|chain| chain.hook == FilterHook::Forward);
@@ -72,17 +80,28 @@ fn judge_forwarded(read: &io::Result<ForeignChains>) -> Option<Finding> {
             format!("; of {} no more is known than that it has rules", programs.join(" and "))
         }
     };
+    let missing =
+        chains.iter().flat_map(|chain| tuns.iter().flat_map(|tun| chain.missing_rules(tun)));
+    let missing: Vec<_> = missing.collect();
     let closed = chains.iter().find(|chain| chain.is_closed());
     Some(match closed.or_else(|| chains.first()) {
         None => Finding::ok(name, format!("no chain with policy drop at hook forward{legacy}")),
         Some(chain) if chain.is_closed() => Finding::warn(
             name,
             format!("{names}: forwards nothing, as it has no rules{legacy}"),
-            &chain.rule("oifname \"uxfrm0\""),
+            &missing.join("; "),
+        ),
+        Some(_) if !missing.is_empty() => Finding::warn(
+            name,
+            format!(
+                "{names}: may drop what is forwarded from and to tunnels; `uxfrm why` tells of a \
+                 packet{legacy}"
+            ),
+            &missing.join("; "),
         ),
         Some(_) => Finding::ok(
             name,
-            format!("{names}: may drop what is forwarded; `uxfrm why` tells of a packet{legacy}"),
+            format!("{names}: lets what is forwarded from and to tunnels pass{legacy}"),
         ),
     })
 }
@@ -102,19 +121,25 @@ mod tests {
             chain: "forward".to_owned(),
             hook: FilterHook::Forward,
             rules,
+            accepted: Vec::new(),
         };
+        let tuns = tuns(&["filter".to_owned(), "uxfrm-wan".to_owned()]);
         let judged = |chains: Vec<DroppingChain>, legacy| {
-            judge_forwarded(&Ok(ForeignChains { chains, legacy })).unwrap()
+            judge_forwarded(&Ok(ForeignChains { chains, legacy }), &tuns).unwrap()
         };
         let none = judged(Vec::new(), vec!["iptables-legacy"]);
         assert_eq!(none.severity, Severity::Ok);
         assert!(none.found.contains("of iptables-legacy no more is known"), "{none}");
         let open = judged(vec![chain(2)], Vec::new());
-        assert_eq!(open.severity, Severity::Ok);
+        assert_eq!(open.severity, Severity::Warn);
+        assert!(open.to_string().contains("insert rule inet firewall forward oifname \"wan\""));
         assert_eq!(open.found.matches("table inet firewall, chain forward").count(), 1, "{open}");
+        let accepted = ["iifname \"wan\"", "oifname \"wan\""].map(str::to_owned).to_vec();
+        let mended = judged(vec![DroppingChain { accepted, ..chain(2) }], Vec::new());
+        assert_eq!(mended.severity, Severity::Ok, "{mended}");
         let closed = judged(vec![chain(2), chain(0)], Vec::new());
         assert_eq!(closed.severity, Severity::Warn);
-        assert_eq!(judge_forwarded(&Err(io::ErrorKind::PermissionDenied.into())), None);
+        assert_eq!(judge_forwarded(&Err(io::ErrorKind::PermissionDenied.into()), &[]), None);
     }
 
     #[test]

@@ -27,9 +27,12 @@ pub(super) fn drops_forwarded(subject: &Subject<'_>) -> Vec<Finding> {
         }
     }
     let finding = |chain: &DroppingChain| {
-        let rules = ["iifname", "oifname"].map(|way| chain.rule(&format!("{way} \"{tun}\"")));
+        let rules = chain.missing_rules(tun);
         let mend = rules.join("; ");
-        match chain.is_closed() {
+        if rules.is_empty() {
+            return None;
+        }
+        Some(match chain.is_closed() {
             true => Finding::warning(
                 format!(
                     "{chain}, has no rules: nothing passes between tunnels and hosts behind this one"
@@ -43,7 +46,7 @@ pub(super) fn drops_forwarded(subject: &Subject<'_>) -> Vec<Finding> {
                 ),
                 mend,
             ),
-        }
+        })
     };
-    chains.into_iter().map(finding).collect()
+    chains.into_iter().filter_map(finding).collect()
 }

@@ -362,12 +362,18 @@ fn fixed_mtu_of_a_hub_is_compared_with_the_network() {
 
 #[test]
 fn chains_of_others_that_drop_what_is_forwarded_are_told() {
-    let with = |family, rules| {
+    let accepting = |family, rules, accepted: &[&str]| {
+        let accepted = accepted.iter().map(|way| format!("{way} \"uxfrm0\"")).collect();
         let (table, chain) = ("filter".to_owned(), "FORWARD".to_owned());
-        let chain = DroppingChain { family, table, chain, hook: FilterHook::Forward, rules };
+        let hook = FilterHook::Forward;
+        let chain = DroppingChain { family, table, chain, hook, rules, accepted };
         let filter = ForeignChains { chains: vec![chain], legacy: Vec::new() };
         findings_of(&right(), HostSettings { filter, tun: "uxfrm0".to_owned(), ..host() })
     };
+    let with = |family, rules| accepting(family, rules, &[]);
+    assert_eq!(accepting("ip", 3, &["oifname", "iifname"]), Vec::<String>::new());
+    let [half] = &accepting("ip", 3, &["iifname"])[..] else { panic!("one") };
+    assert!(half.contains("oifname") && !half.contains("iifname"), "{half}");
     let [may] = &with("ip", 3)[..] else { panic!("one") };
     assert!(may.starts_with("note: table ip filter, chain FORWARD (hook forward, policy"), "{may}");
     assert!(may.contains("nft insert rule ip filter FORWARD oifname \"uxfrm0\" accept"), "{may}");

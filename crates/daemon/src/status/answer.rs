@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use uxfrm_engine::{
-    ByDirection, ByFamily, CacheStats, DropCounts, DropReason, KeyManagers, Moment, PacketTap,
-    Published, Settings, Snapshot, XfrmCounter,
+    ByDirection, ByFamily, CacheStats, DropCounts, DropReason, DropTallies, KeyManagers, Moment,
+    PacketTap, Published, Settings, Snapshot, XfrmCounter,
 };
 use uxfrm_status::{
     counters::{CacheReport, CounterList, CounterReport},
@@ -17,11 +17,12 @@ use uxfrm_status::{
 use super::{
     access::Access,
     board::{Board, Post, Posted},
-    drops::DropRing,
+    drops::{DropRing, ROUND},
     explanation::{Lately, explain},
     grouping::Grouping,
     peer_errors::PeerErrors,
-    survey::{Cursor, ReadAt, Survey, parse_cursor},
+    refusals::Refusals,
+    survey::{Cursor, DropFacts, ReadAt, Survey, parse_cursor},
     watch::{PacketSource, Watch, Watcher},
     workers,
 };
@@ -41,6 +42,10 @@ pub(super) struct Sources {
     /// When the gateway started.
     started: Moment,
     drops: DropRing,
+    /// What states opened, and was dropped.
+    refusals: Refusals,
+    /// When that was looked at last.
+    refusals_at: Moment,
     /// The tunnels as they were asked for last, and when.
     grouping: Option<(Grouping, Moment)>,
     taps: Vec<Arc<PacketTap>>,
@@ -61,7 +66,17 @@ impl Sources {
     ) -> Self {
         let taps = feeds.iter().map(|feed| Arc::clone(&feed.tap)).collect();
         let drops = DropRing::new(feeds, earlier);
-        Self { published, identity, settings, started, drops, grouping: None, taps }
+        Self {
+            published,
+            identity,
+            settings,
+            started,
+            drops,
+            refusals: Refusals::default(),
+            refusals_at: Moment(0),
+            grouping: None,
+            taps,
+        }
     }
 
     /// Takes records of dropped packets, workers' and the guard's, now and then, and forgets what
@@ -69,7 +84,17 @@ impl Sources {
     pub(super) fn collect(&mut self, board: &Board) {
         self.drops.collect_due();
         self.drops.note_guard(board);
+        if now().since(self.refusals_at) >= ROUND {
+            let (snapshot, posted) = (self.published.load_full(), board.posted());
+            let read = ReadAt { now: now(), posted: &posted };
+            self.note_refusals(&snapshot, &self.drops.tallies(), &read);
+        }
         self.grouping.take_if(|(_, used)| now().since(*used) >= FORGOTTEN);
+    }
+
+    fn note_refusals(&mut self, snapshot: &Snapshot, tallies: &DropTallies, read: &ReadAt<'_>) {
+        self.refusals_at = read.now;
+        self.refusals.note(snapshot, tallies, read);
     }
 
     /// The last records of dropped packets, for the process that takes over.
@@ -133,7 +158,8 @@ impl Sources {
         let snapshot = self.published.load_full();
         let is_inline = self.identity.mode == "inline";
         let tun = if is_inline { String::new() } else { self.identity.tun.clone() };
-        let (drops, expired) = (self.drops.peers(), posted.post.expired.as_slice());
+        let expired = posted.post.expired.as_slice();
+        let drops = self.drops.peers().with_expired(expired);
         let errors = PeerErrors { now: now(), noted: &posted.post.esp_errors };
         let lately = Lately { drops: &drops, expired, errors };
         let mut explanation = explain(&snapshot, &self.settings, query, lately)?;
@@ -163,7 +189,12 @@ impl Sources {
             Some(_) => Grouping::of(&snapshot, filter),
             None => self.grouping(&snapshot),
         };
-        let survey = Survey::of(&snapshot, &grouping, filter, &tallies, read);
+        self.note_refusals(&snapshot, &tallies, &read);
+        let gateway = self.identity_now(&snapshot, posted);
+        let drops = self.drops.peers().with_expired(&posted.post.expired);
+        let facts =
+            DropFacts { tallies: &tallies, refusals: &self.refusals, unsent: drops.unsent() };
+        let survey = Survey::of(&snapshot, &grouping, filter, facts, read);
         let (states, policies) = (snapshot.sad.len() as u64, snapshot.spd.len() as u64);
         let mut totals = survey.totals();
         (totals.states, totals.policies) = (states, policies);
@@ -171,14 +202,13 @@ impl Sources {
         totals.dropped_by_reason = reasons(&dropped).nonzero();
         totals.dropped = totals.dropped_by_reason.total();
         let mut page = survey.page(from, query.limit());
-        let drops = self.drops.peers();
         let errors = PeerErrors { now: read.now, noted: &posted.post.esp_errors };
         for tunnel in &mut page.tunnels {
             drops.explain(tunnel);
             errors.explain(tunnel);
         }
         let status = GatewayStatus {
-            gateway: self.identity_now(&snapshot, posted),
+            gateway,
             at: unix_seconds(),
             age_seconds: age_seconds(posted),
             totals,

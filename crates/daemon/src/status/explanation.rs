@@ -1,5 +1,7 @@
 //! What a flow would meet, in words: the answer behind `uxfrm why`.
 
+mod silence;
+
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use uxfrm_engine::{
@@ -64,7 +66,7 @@ pub(super) fn explain(
     let way = query.way.unwrap_or_else(|| if is_inbound() { FlowWay::In } else { FlowWay::Out });
     Ok(match way {
         FlowWay::Out => outbound(snapshot, &settings, &flow, lately),
-        FlowWay::In => inbound(snapshot, &settings, &flow, esp),
+        FlowWay::In => inbound(snapshot, &settings, &flow, esp, lately),
     })
 }
 
@@ -131,13 +133,16 @@ fn inbound(
     settings: &Settings,
     flow: &FlowKey,
     esp: Option<EspQuery>,
+    Lately { drops, expired, .. }: Lately<'_>,
 ) -> FlowExplanation {
     let esp = esp.map(|esp| received(snapshot, settings, esp, flow));
     let explained = InboundExplanation::of(snapshot, settings, esp, flow);
     let mut steps = Vec::new();
-    steps.extend(explained.state.as_ref().map(state_step));
-    steps.push(policy_step(&explained.policies));
+    steps.extend(explained.state.as_ref().map(|state| state_step(state, expired)));
     let sa = explained.state.as_ref().and_then(|state| state.state.as_ref());
+    let lately = sa.and_then(|sa| drops.by_state(sa));
+    steps.extend(lately.as_ref().map(arrived_step));
+    steps.push(arriving_policy_step(&explained));
     let is_checked = explained.state.is_none() || sa.is_some();
     for check in explained.templates.iter().filter(|_| is_checked) {
         let template = wording::template(&check.template);
@@ -155,11 +160,15 @@ fn inbound(
     }
     let (outcome, verdict) = match explained.outcome {
         InboundOutcome::Passes => {
-            let words = match esp {
-                Some(_) => "comes in, if number and ICV are right",
-                None => "comes in plain: no policy asks for ESP",
+            let words = match (esp, &lately) {
+                (Some(_), Some(dropped)) if dropped.are_refused() => format!(
+                    "comes in, if number and ICV are right: those of the last ones were not ({})",
+                    dropped.reason_word()
+                ),
+                (Some(_), _) => "comes in, if number and ICV are right".to_owned(),
+                (None, _) => "comes in plain: no policy asks for ESP".to_owned(),
             };
-            (FlowOutcome::ComesIn, words.to_owned())
+            (FlowOutcome::ComesIn, words)
         }
         InboundOutcome::Dropped(reason) => (FlowOutcome::Dropped, dropped_words(reason)),
     };
@@ -234,6 +243,31 @@ fn policy_step(policies: &PolicyExplanation) -> FlowStep {
     step.with_result(result).with_notes(notes)
 }
 
+/// The same of a packet that came in: in ESP it needs a policy, whatever the default is.
+fn arriving_policy_step(explained: &InboundExplanation) -> FlowStep {
+    let step = policy_step(&explained.policies);
+    match explained.outcome {
+        InboundOutcome::Dropped(DropReason::InNoPolicy) if step.result == StepResult::Passes => {
+            let direction = explained.policies.direction;
+            let text =
+                format!("no policy `dir {direction}` matches, and what came in ESP needs one");
+            FlowStep { text, ..step }.with_result(StepResult::Fails)
+        }
+        InboundOutcome::Dropped(_) | InboundOutcome::Passes => step,
+    }
+}
+
+/// What came by a state since it last took a packet. The state refuses all, as far as is known,
+/// where there are some.
+fn arrived_step(dropped: &DroppedPackets) -> FlowStep {
+    let result = match dropped.are_refused() {
+        true => StepResult::Fails,
+        false => StepResult::Doubtful,
+    };
+    let step = FlowStep::new("path", dropped.state_words()).with_result(result);
+    step.with_notes(dropped.advice())
+}
+
 /// A policy with what it does.
 fn policy_words(entry: &PolicyEntry) -> String {
     let (policy, index) = (wording::policy(entry), entry.index().0);
@@ -299,7 +333,7 @@ fn template_step(explained: &TemplateExplanation, expired: &[ExpiredState]) -> F
     }
 }
 
-fn state_step(explained: &StateExplanation) -> FlowStep {
+fn state_step(explained: &StateExplanation, expired: &[ExpiredState]) -> FlowStep {
     let id = explained.id;
     match &explained.state {
         Some(sa) => match sa.receives() {
@@ -314,9 +348,14 @@ fn state_step(explained: &StateExplanation) -> FlowStep {
                 let words = wording::inbound_differences(near, id);
                 format!("nearest: `{}`, but {words}", wording::state(&near.sa))
             });
+            let gone = expired.iter().rev().find(|gone| gone.id == id);
+            let gone = gone.map(|gone| {
+                let ago = span(now().since(gone.at).as_secs());
+                format!("that state expired {ago} ago: it reached a hard limit, and was deleted")
+            });
             FlowStep::new("state", format!("no state has dst {} spi {}", id.destination, id.spi))
                 .with_result(StepResult::Fails)
-                .with_notes(near.collect())
+                .with_notes(gone.into_iter().chain(near).collect())
         }
     }
 }
@@ -388,7 +427,7 @@ fn traffic_step(
     }
     let sent = things(sent, "packet", "packets");
     let text = format!("sent {sent} and received none by {spi}{since}");
-    let suspects = suspects(path, out);
+    let suspects = silence::suspects(snapshot, path, out, back);
     Some(FlowStep::new("path", text).with_result(StepResult::Doubtful).with_notes(suspects))
 }
 
@@ -455,35 +494,6 @@ fn dropped_step(path: &ProtectedPath, back: &Sa, drops: &PeerDrops<'_>) -> Optio
     let (text, dropped): (_, DroppedPackets) = by_state.or_else(by_none)?;
     let step = FlowStep::new("path", text).with_result(StepResult::Doubtful);
     Some(step.with_notes(dropped.advice()))
-}
-
-/// Why nothing comes back, the likeliest first. What the peer drops shows at the peer alone.
-fn suspects(path: &ProtectedPath, out: &Sa) -> Vec<String> {
-    let (peer, spi) = (path.ends.1, out.id().spi);
-    let mut suspects = vec![format!(
-        "has the peer another key or SPI, or no policy `in` or `fwd`? It drops what comes by \
-             {spi} then, and only it knows: run `uxfrm drops` there, or on Linux `ip -s xfrm state` \
-             and `nstat -az 'Xfrm*'` (XfrmInStateProtoError: another key; XfrmInNoStates: another \
-             SPI; XfrmInNoPols, XfrmInTmplMismatch: policies)"
-    )];
-    if out.config().encap.is_some() {
-        suspects.push(format!("is UDP filtered on the path to {peer}?"));
-    } else {
-        suspects.extend([
-            format!("is ESP (IP protocol 50) filtered on the path to {peer}?"),
-            "is there a NAT on the path? Then ESP needs UDP: `encap espinudp 4500 4500 0.0.0.0`"
-                .to_owned(),
-        ]);
-    }
-    suspects.push(
-        "does the peer forward (`sysctl net.ipv4.ip_forward`), and does a packet filter let ESP and \
-         what was in it pass, there or here? `nft list ruleset`"
-            .to_owned(),
-    );
-    suspects.push(format!(
-        "is {peer} the peer? There `tcpdump -ni any esp or udp port 4500` shows what arrives"
-    ));
-    suspects
 }
 
 /// Packets from which on silence means something, where nothing ever came.

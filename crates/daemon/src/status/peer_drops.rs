@@ -14,13 +14,17 @@ use std::{
 use foldhash::fast::RandomState;
 use uxfrm_engine::{DropReason, DropRecord, Moment, Sa, SaId, SaProtocol, Spi};
 use uxfrm_status::{
-    health::Health,
+    health::{Health, HealthReason},
     quantity::{span, things},
     tunnel::TunnelStatus,
 };
 
+use super::{board::ExpiredState, refusals::is_behind};
+
 /// Records that are older explain nothing of today.
 const RECENT: Duration = Duration::from_secs(300);
+/// From so many packets on a state refuses all that comes.
+const ENOUGH: u64 = 3;
 /// In nanoseconds.
 const SECOND: u64 = 1_000_000_000;
 /// A packet is charged to its state, and refused soon after.
@@ -37,6 +41,10 @@ pub(super) struct PeerDrops<'a> {
     unknown: HashMap<IpAddr, Vec<&'a DropRecord>, RandomState>,
     /// Of packets that the kernel refused to send.
     refused: Vec<&'a DropRecord>,
+    /// Of packets that were to leave and that no state took.
+    unsent: Vec<&'a DropRecord>,
+    /// States that passed their hard limit, the latest last.
+    expired: &'a [ExpiredState],
 }
 
 /// Packets that were dropped for one reason.
@@ -48,6 +56,8 @@ pub(super) struct DroppedPackets {
     packets: u64,
     seconds_ago: u64,
     at: Moment,
+    /// Seconds since the state that had this SPI passed its hard limit.
+    expired_seconds_ago: Option<u64>,
 }
 
 impl<'a> PeerDrops<'a> {
@@ -58,6 +68,8 @@ impl<'a> PeerDrops<'a> {
             by_state: HashMap::default(),
             unknown: HashMap::default(),
             refused: Vec::new(),
+            unsent: Vec::new(),
+            expired: &[],
         };
         for record in records.iter().filter(|record| now.since(record.at) < RECENT) {
             if let Some(sa) = record.subject.sa.as_ref().filter(|_| is_refusal(record.reason)) {
@@ -70,8 +82,30 @@ impl<'a> PeerDrops<'a> {
             if record.reason == DropReason::PortRefused {
                 drops.refused.push(record);
             }
+            if record.reason == DropReason::OutNoState {
+                drops.unsent.push(record);
+            }
         }
         drops
+    }
+
+    /// The same, by which states that are gone are known.
+    pub(super) fn with_expired(self, expired: &'a [ExpiredState]) -> Self {
+        Self { expired, ..self }
+    }
+
+    /// Seconds since the state by which a packet came passed its hard limit.
+    fn expired_seconds_ago(&self, record: &DropRecord) -> Option<u64> {
+        let esp = record.esp.as_ref().filter(|_| record.reason == DropReason::InNoState)?;
+        let is_it =
+            |gone: &&ExpiredState| gone.id.spi == esp.spi && gone.id.destination == esp.destination;
+        let gone = self.expired.iter().rev().find(is_it)?;
+        Some(self.now.since(gone.at).as_secs())
+    }
+
+    /// Packets that were to leave and that no state took.
+    pub(super) fn unsent(&self) -> &[&'a DropRecord] {
+        &self.unsent
     }
 
     /// What came by this state and was dropped since it last took a packet, the latest reason.
@@ -126,7 +160,9 @@ impl<'a> PeerDrops<'a> {
         let heard = tunnel.received.last_seconds_ago.map(ago).unwrap_or_default();
         // The last one heard may be the one dropped, and its time has whole seconds.
         let by_state = self.by_states_of(tunnel, Moment(heard.0.saturating_sub(SECOND)));
-        let by_state = by_state.map(|dropped| dropped.state_words());
+        // Its health has said so.
+        let is_told = matches!(tunnel.reason, Some(HealthReason::ReceivedDropped { .. }));
+        let by_state = by_state.filter(|_| !is_told).map(|dropped| dropped.state_words());
         let is_well = tunnel.health == Health::Up;
         let unknown = self.by_unknown_spi((tunnel.remote, tunnel.local), heard);
         let unknown = unknown.filter(|_| !is_well);
@@ -158,6 +194,7 @@ impl<'a> PeerDrops<'a> {
             packets: like.map(|record| record.packets).sum(),
             seconds_ago: self.now.since(last.at).as_secs(),
             at: last.at,
+            expired_seconds_ago: self.expired_seconds_ago(last),
         })
     }
 }
@@ -165,10 +202,14 @@ impl<'a> PeerDrops<'a> {
 impl DroppedPackets {
     /// What `peer` sent by an SPI that is unknown here.
     pub(super) fn unknown_spi_words(&self, peer: IpAddr) -> String {
-        let Self { spi, seconds_ago, .. } = *self;
+        let Self { spi, seconds_ago, expired_seconds_ago, .. } = *self;
+        let state = match expired_seconds_ago {
+            Some(seconds) => format!("whose state expired {} ago", span(seconds)),
+            None => "which no state here has".to_owned(),
+        };
         let spi = spi.map_or_else(String::new, |spi| format!(" {spi}"));
         format!(
-            "{} came from {peer} by SPI{spi}, which no state here has, the last {} ago ({})",
+            "{} came from {peer} by SPI{spi}, {state}, the last {} ago ({})",
             self.many(),
             span(seconds_ago),
             self.reason.as_str()
@@ -187,6 +228,16 @@ impl DroppedPackets {
     pub(super) fn refused_words(&self) -> String {
         let (ago, reason) = (span(self.seconds_ago), self.reason.as_str());
         format!("this host's kernel refused to send {}, {ago} ago: {reason}", self.many())
+    }
+
+    /// Whether the state refused them as ESP, and they are so many that this is no accident.
+    pub(super) const fn are_refused(&self) -> bool {
+        self.packets >= ENOUGH && !is_behind(self.reason)
+    }
+
+    /// Why they were dropped.
+    pub(super) const fn reason_word(&self) -> &'static str {
+        self.reason.as_str()
     }
 
     /// Whether it is known whose they were.
@@ -255,6 +306,12 @@ mod tests {
         assert_eq!(at(1011).by_unknown_spi((PEER, OWN), heard), None);
         assert_eq!(at(1011).by_unknown_spi((PEER, other), Moment(0)), None);
         assert_eq!(at(1400).by_unknown_spi((PEER, OWN), Moment(0)), None, "too old");
+        let id = SaId { destination: OWN, spi: Spi(0x1009), protocol: SaProtocol::Esp };
+        let expired = [ExpiredState { id, at: Moment::from_secs(990) }];
+        let drops = at(1011);
+        let drops = drops.with_expired(&expired);
+        let words = drops.by_unknown_spi((PEER, OWN), Moment(0)).unwrap().unknown_spi_words(PEER);
+        assert!(words.contains("by SPI 0x00001009, whose state expired 21 s ago, the"), "{words}");
     }
 
     #[test]

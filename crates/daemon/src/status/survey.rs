@@ -10,8 +10,8 @@ use std::{
 
 use foldhash::fast::RandomState;
 use uxfrm_engine::{
-    Direction, DropReason, DropTallies, DropTally, IfId, KeyManagers, Moment, Reqid, Sa, SaId,
-    Snapshot,
+    Direction, DropReason, DropRecord, DropTallies, DropTally, IfId, KeyManagers, Moment, Reqid,
+    Sa, SaId, Snapshot,
 };
 use uxfrm_status::{
     gateway::{PeerFilter, StatusTotals, TunnelOrder},
@@ -23,6 +23,7 @@ use uxfrm_status::{
 use super::{
     board::Posted,
     grouping::{Grouping, TunnelKey},
+    refusals::Refusals,
     state::{self, MODES, PROTOCOLS, mode_word, protocol_word},
     tunnel::{TunnelFacts, TunnelTotals},
 };
@@ -37,6 +38,17 @@ pub(super) struct ReadAt<'a> {
     pub(super) posted: &'a Posted,
 }
 
+/// What was dropped by then.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DropFacts<'a> {
+    /// By whose the packets were.
+    pub(super) tallies: &'a DropTallies,
+    /// What states opened, and was dropped.
+    pub(super) refusals: &'a Refusals,
+    /// Recent records of packets that no state took.
+    pub(super) unsent: &'a [&'a DropRecord],
+}
+
 /// All tunnels at an instant.
 #[derive(Debug)]
 pub(super) struct Survey<'a> {
@@ -47,6 +59,8 @@ pub(super) struct Survey<'a> {
     carried: Vec<TunnelTotals<'a>>,
     /// What was dropped for groups, of those that have any.
     drops: HashMap<usize, BTreeMap<DropReason, u64>, RandomState>,
+    /// Records of packets that no state took, of groups that have any.
+    unsent: HashMap<usize, Vec<&'a DropRecord>, RandomState>,
     /// Who makes the states of each group.
     key_management: Vec<KeyManagement>,
     /// States that fit no policy.
@@ -80,7 +94,7 @@ impl<'a> Survey<'a> {
         snapshot: &'a Snapshot,
         grouping: &'a Grouping,
         filter: Option<&PeerFilter>,
-        tallies: &DropTallies,
+        drops: DropFacts<'a>,
         read: ReadAt<'a>,
     ) -> Self {
         let groups = grouping.groups.len();
@@ -90,12 +104,14 @@ impl<'a> Survey<'a> {
             grouping,
             carried: vec![TunnelTotals::default(); groups],
             drops: HashMap::default(),
+            unsent: HashMap::default(),
             key_management: vec![KeyManagement::Absent; groups],
             unmatched: Vec::new(),
             healths: Vec::new(),
             acquires_pending: 0,
         };
-        survey.take_states(filter, tallies);
+        survey.take_states(filter, drops);
+        survey.take_unsent(drops.unsent);
         survey.take_acquires();
         survey.judge();
         survey
@@ -182,6 +198,7 @@ impl<'a> Survey<'a> {
             carried: &self.carried[at],
             drops: self.drops.get(&at),
             key_management: self.key_management[at],
+            unsent: self.unsent.get(&at).map_or(&[][..], Vec::as_slice),
             stray: self.stray(at),
         }
     }
@@ -199,7 +216,8 @@ impl<'a> Survey<'a> {
 
     /// Sums up what states have carried, and gives drop counts to the tunnel of their state, or
     /// else of their policy.
-    fn take_states(&mut self, filter: Option<&PeerFilter>, tallies: &DropTallies) {
+    fn take_states(&mut self, filter: Option<&PeerFilter>, drops: DropFacts<'_>) {
+        let DropFacts { tallies, refusals, .. } = drops;
         let subjects = tallies.tallies().iter().map(|tally| tally.subject);
         let mut dropped: HashMap<SaId, Option<usize>, RandomState> =
             subjects.filter_map(|subject| Some((subject.sa?.id, None))).collect();
@@ -208,7 +226,11 @@ impl<'a> Survey<'a> {
                 self.take_unmatched(sa, filter);
                 continue;
             };
-            self.carried[place.group()].take(sa, place.direction(sa), &self.read);
+            let direction = place.direction(sa);
+            self.carried[place.group()].take(sa, direction, &self.read);
+            if direction != Direction::Out && !refusals.are_none() {
+                self.carried[place.group()].take_refused(sa, refusals, &self.read);
+            }
             if !dropped.is_empty()
                 && let Some(group) = dropped.get_mut(&sa.id())
             {
@@ -219,6 +241,15 @@ impl<'a> Survey<'a> {
             let by_state = subject.sa.and_then(|sa| dropped.get(&sa.id).copied().flatten());
             if let Some(at) = by_state.or_else(|| self.grouping.of_policy(subject)) {
                 *self.drops.entry(at).or_default().entry(*reason).or_default() += packets;
+            }
+        }
+    }
+
+    /// Gives records of packets that no state took to the tunnel of their policy.
+    fn take_unsent(&mut self, records: &[&'a DropRecord]) {
+        for record in records {
+            if let Some(at) = self.grouping.of_policy(&record.subject) {
+                self.unsent.entry(at).or_default().push(record);
             }
         }
     }

@@ -2,16 +2,21 @@
 
 use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
 
-use uxfrm_engine::{Direction, DropReason, Lifecycle, Moment, Sa};
+use uxfrm_engine::{Direction, DropReason, DropRecord, Lifecycle, Moment, Sa};
 use uxfrm_status::{
     counters::CounterList,
-    health::{Health, HealthFacts, HealthReason, KeyManagement, SideFacts, SideFault, judge},
+    health::{
+        Health, HealthFacts, HealthReason, KeyManagement, SideDrops, SideFacts, SideFault,
+        UNANSWERED_SECONDS, judge,
+    },
     limit::{LimitKind, LimitStatus},
+    quantity::span,
     tunnel::{FailureStatus, PolicyTally, StateStatus, TrafficStatus, TunnelStatus},
 };
 
 use super::{
     grouping::Group,
+    refusals::{Refusals, RefusedPackets},
     state::{self, LimitSide, StateCounts, mode_word, protocol_word},
     survey::ReadAt,
 };
@@ -40,6 +45,10 @@ pub(super) struct SideTotals<'a> {
     first_used: Option<Moment>,
     last_used: Option<Moment>,
     failures: FailureStatus,
+    /// What its states opened and was dropped.
+    refused: Option<RefusedPackets>,
+    /// The latest packet of states that let packets through.
+    passed_at: Option<Moment>,
     pub(super) newest: Option<Newest<'a>>,
 }
 
@@ -60,6 +69,8 @@ pub(super) struct TunnelFacts<'a> {
     pub(super) carried: &'a TunnelTotals<'a>,
     pub(super) drops: Option<&'a BTreeMap<DropReason, u64>>,
     pub(super) key_management: KeyManagement,
+    /// Packets that were to leave by it, and that no state took.
+    pub(super) unsent: &'a [&'a DropRecord],
     /// The newest state to the peer that fits no policy.
     pub(super) stray: Option<&'a Sa>,
 }
@@ -70,6 +81,17 @@ impl<'a> TunnelTotals<'a> {
         match direction {
             Direction::Out => self.outbound.take(sa, Direction::Out, read),
             Direction::In | Direction::Forward => self.inbound.take(sa, Direction::In, read),
+        }
+    }
+
+    /// Adds what of a state's packets was dropped behind it.
+    pub(super) fn take_refused(&mut self, sa: &Sa, refusals: &Refusals, read: &ReadAt<'_>) {
+        let side = &mut self.inbound;
+        match refusals.of(sa.id(), read.now) {
+            Some(refused) => {
+                side.refused = Some(side.refused.map_or(refused, |sum| sum.plus(refused)));
+            }
+            None => side.passed_at = side.passed_at.max(StateCounts::of(sa, read).last_used),
         }
     }
 
@@ -114,7 +136,31 @@ impl<'a> SideTotals<'a> {
             packets: self.packets,
             first_seconds_ago: self.first_used.map(ago),
             last_seconds_ago: self.last_used.map(ago),
+            dropped: self.refused.filter(|refused| self.passed_at <= Some(refused.at)).map(
+                |RefusedPackets { reason, received, dropped, at }| SideDrops {
+                    reason: reason.as_str().to_owned(),
+                    dropped,
+                    of: received,
+                    seconds_ago: ago(at),
+                },
+            ),
         }
+    }
+
+    /// What of these records came after the newest state did, where that has sent nothing since.
+    fn unsent(&self, records: &[&DropRecord], now: Moment) -> Option<SideDrops> {
+        let added = self.newest.map(|newest| newest.sa.added())?;
+        let unanswered = Duration::from_secs(UNANSWERED_SECONDS);
+        let last = records.iter().max_by_key(|record| record.at)?;
+        let is_last = self.last_used.is_none_or(|used| last.at.since(used) >= unanswered);
+        if last.at <= added || !is_last {
+            return None;
+        }
+        let since = records.iter().filter(|record| record.at > added);
+        let dropped = since.map(|record| record.packets).sum();
+        let seconds_ago = now.since(last.at).as_secs();
+        let reason = last.reason.as_str().to_owned();
+        Some(SideDrops { reason, dropped, of: dropped, seconds_ago })
     }
 }
 
@@ -135,8 +181,10 @@ impl TunnelFacts<'_> {
         let policies = self.group.policies;
         let (outbound, inbound) = (&self.carried.outbound, &self.carried.inbound);
         let is_stuck = policies.outbound > 0 && outbound.usable == 0;
+        let unsent = outbound.unsent(self.unsent, read.now);
+        let sends = SideFacts { dropped: unsent, ..outbound.facts(read.now) };
         judge(&HealthFacts {
-            outbound: (policies.outbound > 0).then(|| outbound.facts(read.now)),
+            outbound: (policies.outbound > 0).then_some(sends),
             inbound: (policies.inbound + policies.forward > 0).then(|| inbound.facts(read.now)),
             requirement: self.group.requirement,
             key_management: self.key_management,
@@ -174,6 +222,19 @@ impl TunnelFacts<'_> {
         (health == Health::Up && is_awaited).then(|| "nothing has come back yet".to_owned())
     }
 
+    /// Which state it lacks to receive by passed its hard limit lately.
+    fn expired_inbound(&self, reason: Option<&HealthReason>, read: &ReadAt<'_>) -> Option<String> {
+        if !matches!(reason, Some(HealthReason::NoInboundState)) {
+            return None;
+        }
+        let own = self.group.key.local;
+        let mut of_own = read.posted.post.expired.iter().rev();
+        let gone = of_own.find(|gone| gone.id.destination == own)?;
+        let ago = read.now.since(gone.at);
+        let words = || format!("state {} expired {} ago", gone.id.spi, span(ago.as_secs()));
+        (ago < MEMORY).then(words)
+    }
+
     /// The tunnel in full, with these states.
     pub(super) fn status(&self, states: Vec<(Direction, &Sa)>, read: &ReadAt<'_>) -> TunnelStatus {
         let (group, carried) = (self.group, self.carried);
@@ -199,7 +260,11 @@ impl TunnelFacts<'_> {
             if_id: group.key.if_id.0,
             health,
             explanation: explanation(
-                [reason.as_ref().map(ToString::to_string), self.unheard(health)],
+                [
+                    reason.as_ref().map(ToString::to_string),
+                    self.unheard(health),
+                    self.expired_inbound(reason.as_ref(), read),
+                ],
                 self.near_miss().filter(|_| lacks_state(reason.as_ref())),
                 group.policies,
             ),
@@ -235,6 +300,8 @@ const fn lacks_state(reason: Option<&HealthReason>) -> bool {
             | HealthReason::WrongDirection
             | HealthReason::NoInboundState
             | HealthReason::NothingReceived { .. }
+            | HealthReason::ReceivedDropped { .. }
+            | HealthReason::SentDropped { .. }
             | HealthReason::OptionalWithoutState
             | HealthReason::Quiet { .. },
         )
@@ -244,7 +311,7 @@ const fn lacks_state(reason: Option<&HealthReason>) -> bool {
 
 /// Why a tunnel is as it is, and what it lacks where its policies are for one way alone.
 fn explanation(
-    [reason, unheard]: [Option<String>; 2],
+    [reason, unheard, expired]: [Option<String>; 3],
     near_miss: Option<String>,
     policies: PolicyTally,
 ) -> Option<String> {
@@ -255,7 +322,7 @@ fn explanation(
         }
         PolicyTally { .. } => None,
     };
-    let parts = [reason, unheard, near_miss, half.map(str::to_owned)];
+    let parts = [reason, unheard, expired, near_miss, half.map(str::to_owned)];
     let parts: Vec<_> = parts.into_iter().flatten().collect();
     (!parts.is_empty()).then(|| parts.join("; "))
 }

@@ -4,7 +4,8 @@ use super::{Health::*, HealthReason as Why, *};
 /// seconds ago.
 fn carried(packets: u64, first: u64, last: u64) -> Option<SideFacts> {
     let (first_seconds_ago, last_seconds_ago) = (Some(first), Some(last));
-    Some(SideFacts { usable: 1, fault: None, packets, first_seconds_ago, last_seconds_ago })
+    let of = SideFacts { usable: 1, packets, ..SideFacts::default() };
+    Some(SideFacts { first_seconds_ago, last_seconds_ago, ..of })
 }
 
 fn unused() -> Option<SideFacts> {
@@ -45,6 +46,33 @@ fn health_of_tunnels_with_states_by_table() {
     for (row, (outbound, inbound, expected)) in table.into_iter().enumerate() {
         assert_eq!(judge(&both(outbound, inbound)), expected, "row {row}");
     }
+}
+
+#[test]
+fn tunnel_whose_packets_are_dropped_is_not_well() {
+    let drops = |reason: &str, dropped, of| {
+        let reason = reason.to_owned();
+        Some(SideDrops { reason, dropped, of, seconds_ago: 2 })
+    };
+    let dropping =
+        |side: Option<SideFacts>, dropped| side.map(|side| SideFacts { dropped, ..side });
+    let refused = dropping(carried(49, 50, 2), drops("in_no_policy", 48, 49));
+    let (health, why) = judge(&both(carried(49, 50, 2), refused));
+    assert_eq!(health, OneWay);
+    assert_eq!(
+        why.unwrap().to_string(),
+        "nothing gets in: of 49 received 48 packets were dropped afterwards, the last 2 s ago: \
+         in_no_policy"
+    );
+    let unsent = dropping(unused(), drops("out_no_state", 1, 1));
+    let (health, why) = judge(&both(unsent.clone(), unused()));
+    assert_eq!(health, Down);
+    assert_eq!(
+        why.unwrap().to_string(),
+        "no state takes what is to leave: 1 packet dropped, the last 2 s ago: out_no_state"
+    );
+    let facts = HealthFacts { key_management: KeyManagement::Listening, ..both(unsent, unused()) };
+    assert_eq!(judge(&facts).0, Idle, "a key manager is asked for one that does");
 }
 
 #[test]

@@ -1,13 +1,13 @@
 use std::{
     collections::BTreeSet,
     net::{IpAddr, Ipv4Addr},
-    sync::Arc,
+    sync::{Arc, LazyLock},
 };
 
 use uxfrm_crypto::{Backend, KeyMaterial};
 use uxfrm_engine::{
-    Database, Family, LifetimeLimits, Mark, Mode, Output, Policy, Prefix, SaConfig, SaProtocol,
-    SaTransform, Settings, SoftHardLimit, Spi, Template, TemplateLevel, Worker,
+    Database, DropSubject, Family, LifetimeLimits, Mark, Mode, Output, Policy, Prefix, SaConfig,
+    SaProtocol, SaTransform, Settings, SoftHardLimit, Spi, Template, TemplateLevel, Worker,
 };
 use uxfrm_packet::{Batch, PacketBuf, Pool};
 use uxfrm_status::{
@@ -62,6 +62,12 @@ fn database(policies: Vec<Policy>, states: Vec<SaConfig>) -> Database {
     database
 }
 
+fn no_drops() -> DropFacts<'static> {
+    static NONE: LazyLock<(DropTallies, Refusals)> = LazyLock::new(Default::default);
+    let (tallies, refusals) = &*NONE;
+    DropFacts { tallies, refusals, unsent: &[] }
+}
+
 /// The tunnels of a database, so many seconds after all was added.
 fn tunnels(database: &Database, seconds: u64) -> Vec<TunnelStatus> {
     tell(database, seconds, Post::default())
@@ -71,7 +77,7 @@ fn tell(database: &Database, seconds: u64, post: Post) -> Vec<TunnelStatus> {
     let (snapshot, posted) = (database.snapshot(), posted(post));
     let read = ReadAt { now: Moment::from_secs(seconds), posted: &posted };
     let grouping = Grouping::of(&snapshot, None);
-    let survey = Survey::of(&snapshot, &grouping, None, &DropTallies::default(), read);
+    let survey = Survey::of(&snapshot, &grouping, None, no_drops(), read);
     survey.page(WORST, 1000).tunnels
 }
 
@@ -259,14 +265,14 @@ fn plain_policies_and_states_without_policy_are_counted() {
     let (snapshot, posted) = (database.snapshot(), posted(Post::default()));
     let read = ReadAt { now: Moment(0), posted: &posted };
     let grouping = Grouping::of(&snapshot, None);
-    let survey = Survey::of(&snapshot, &grouping, None, &DropTallies::default(), read);
+    let survey = Survey::of(&snapshot, &grouping, None, no_drops(), read);
     assert_eq!(grouping.plain, PlainPolicies { bypass: 2, block: 1, held: 0 });
     let unmatched = survey.unmatched_states();
     assert_eq!((unmatched.len(), survey.unmatched_states_total()), (1, 1));
     assert_eq!(unmatched[0].destination, other);
     let filter: PeerFilter = "192.0.2.0/24".parse().unwrap();
     let grouping = Grouping::of(&snapshot, Some(&filter));
-    let survey = Survey::of(&snapshot, &grouping, Some(&filter), &DropTallies::default(), read);
+    let survey = Survey::of(&snapshot, &grouping, Some(&filter), no_drops(), read);
     assert_eq!(survey.unmatched_states_total(), 1, "by source");
 }
 
@@ -296,7 +302,7 @@ fn pages_by_name_have_each_tunnel_once() {
     let snapshot = database.snapshot();
     let read = ReadAt { now: Moment(0), posted: &posted };
     let grouping = Grouping::of(&snapshot, None);
-    let survey = Survey::of(&snapshot, &grouping, None, &DropTallies::default(), read);
+    let survey = Survey::of(&snapshot, &grouping, None, no_drops(), read);
     let (mut seen, mut after) = (Vec::new(), String::new());
     loop {
         let page = survey.page(parse_cursor(&after).unwrap(), 10);
@@ -317,7 +323,7 @@ fn worst_tunnels_come_first_and_all_are_counted() {
     let snapshot = database.snapshot();
     let read = ReadAt { now: Moment(0), posted: &posted };
     let grouping = Grouping::of(&snapshot, None);
-    let survey = Survey::of(&snapshot, &grouping, None, &DropTallies::default(), read);
+    let survey = Survey::of(&snapshot, &grouping, None, no_drops(), read);
     let page = survey.page(WORST, 25);
     let healths: Vec<_> = page.tunnels.iter().map(|tunnel| tunnel.health).collect();
     assert!(healths.is_sorted() && page.next.is_none());
@@ -334,7 +340,7 @@ fn filter_takes_outer_and_inner_addresses() {
     let count = |filter: &str| {
         let filter: PeerFilter = filter.parse().unwrap();
         let grouping = Grouping::of(&snapshot, Some(&filter));
-        let survey = Survey::of(&snapshot, &grouping, Some(&filter), &DropTallies::default(), read);
+        let survey = Survey::of(&snapshot, &grouping, Some(&filter), no_drops(), read);
         (survey.totals().tunnels, survey.page(WORST, 100).tunnels.len())
     };
     assert_eq!(count("198.18.0.7"), (1, 1));
@@ -382,11 +388,72 @@ fn drops_are_told_of_the_tunnel_of_state_or_policy() {
     let (snapshot, posted) = (database.snapshot(), posted(Post::default()));
     let read = ReadAt { now: Moment::from_secs(1), posted: &posted };
     let grouping = Grouping::of(&snapshot, None);
-    let survey = Survey::of(&snapshot, &grouping, None, &worker.drop_tallies().read(), read);
+    let tallies = worker.drop_tallies().read();
+    let facts = DropFacts { tallies: &tallies, ..no_drops() };
+    let survey = Survey::of(&snapshot, &grouping, None, facts, read);
     let told = survey.page(Cursor::Begin, 10).tunnels;
     let drops: Vec<_> = told.iter().map(|tunnel| (tunnel.reqid, tunnel.drops.0.clone())).collect();
     let count = |reason: &str, packets| vec![(reason.to_owned(), packets)];
     assert_eq!(drops, [(7, count("out_state_expired", 1)), (8, count("out_no_state", 2))]);
+}
+
+/// A policy `fwd` is missing: all that comes is opened and dropped.
+#[test]
+fn tunnel_that_opens_packets_and_lets_none_through_is_one_way() {
+    let states = vec![state(HERE, THERE, 1, 7), state(THERE, HERE, 2, 7)];
+    let database = database(vec![out(7), into(7)], states);
+    let (snapshot, posted) = (database.snapshot(), posted(Post::default()));
+    let read = ReadAt { now: Moment::from_secs(10), posted: &posted };
+    for sa in snapshot.sad.iter() {
+        let _charged = sa.charge(9, 900, Moment::from_secs(9));
+    }
+    let back = snapshot.sad.iter().find(|sa| sa.id().destination == HERE).unwrap();
+    let grouping = Grouping::of(&snapshot, None);
+    for (dropped, health) in [(9, Health::OneWay), (8, Health::Up), (1, Health::Up)] {
+        let mut refusals = Refusals::default();
+        refusals.take(&snapshot, back.id(), (dropped, DropReason::InNoPolicy), &read);
+        let facts = DropFacts { refusals: &refusals, ..no_drops() };
+        let survey = Survey::of(&snapshot, &grouping, None, facts, read);
+        let tunnels = survey.page(WORST, 9).tunnels;
+        assert_eq!(tunnels[0].health, health, "{tunnels:?}");
+        assert_eq!(survey.totals().one_way, u64::from(health == Health::OneWay));
+    }
+}
+
+/// The state that the template names has a selector that the packets do not fit.
+#[test]
+fn tunnel_whose_state_takes_no_packet_is_down() {
+    let states = vec![state(HERE, THERE, 1, 7), state(THERE, HERE, 2, 7)];
+    let database = database(vec![out(7), into(7)], states);
+    let (snapshot, posted) = (database.snapshot(), posted(Post::default()));
+    let grouping = Grouping::of(&snapshot, None);
+    let policy = snapshot.spd.iter().find(|entry| entry.direction() == Direction::Out);
+    let subject = DropSubject { policy: policy.map(|entry| entry.index()), ..DropSubject::NOBODY };
+    let record = |seconds| DropRecord {
+        at: Moment::from_secs(seconds),
+        reason: DropReason::OutNoState,
+        packets: 2,
+        subject,
+        esp: None,
+        sequence: None,
+        flow: None,
+        packet: None,
+    };
+    let (before, since) = (record(0), record(50));
+    let read = ReadAt { now: Moment::from_secs(60), posted: &posted };
+    let judged = |unsent: &[&DropRecord]| {
+        let survey =
+            Survey::of(&snapshot, &grouping, None, DropFacts { unsent, ..no_drops() }, read);
+        let tunnel = survey.page(WORST, 9).tunnels.remove(0);
+        (tunnel.health, tunnel.explanation.unwrap_or_default())
+    };
+    assert_eq!(judged(&[&before]).0, Health::Idle, "it came before the state did");
+    let (health, words) = judged(&[&before, &since]);
+    assert_eq!(health, Health::Down);
+    assert!(words.starts_with("no state takes what is to leave: 2 packets dropped, the last 10 s"));
+    let out = snapshot.sad.iter().find(|sa| sa.id().destination == THERE).unwrap();
+    let _charged = out.charge(1, 100, Moment::from_secs(40));
+    assert_eq!(judged(&[&since]).0, Health::Up, "others pass");
 }
 
 /// Those that carried most first, as far as they are equally well; not only of those told.
@@ -401,7 +468,7 @@ fn busiest_of_the_worst_come_first() {
     }
     let read = ReadAt { now, posted: &posted };
     let grouping = Grouping::of(&snapshot, None);
-    let survey = Survey::of(&snapshot, &grouping, None, &DropTallies::default(), read);
+    let survey = Survey::of(&snapshot, &grouping, None, no_drops(), read);
     let rank = |tunnel: &TunnelStatus| {
         (tunnel.health, Reverse(tunnel.sent.bytes + tunnel.received.bytes), tunnel.remote)
     };
@@ -433,7 +500,7 @@ fn totals_name_the_nearest_end() {
     let (snapshot, posted) = (database.snapshot(), posted(Post::default()));
     let read = ReadAt { now: Moment::from_secs(10), posted: &posted };
     let grouping = Grouping::of(&snapshot, None);
-    let survey = Survey::of(&snapshot, &grouping, None, &DropTallies::default(), read);
+    let survey = Survey::of(&snapshot, &grouping, None, no_drops(), read);
     let totals = survey.totals();
     assert_eq!(totals.soonest_expiry_seconds, Some(3990), "of the newest of each direction");
     assert_eq!(totals.highest_sequence_ratio, Some(0.0));
@@ -447,7 +514,7 @@ fn grouping_holds_until_policies_or_states_change() {
     let told = |database: &Database, grouping: &Grouping| {
         let snapshot = database.snapshot();
         let read = ReadAt { now: Moment::from_secs(1), posted: &posted };
-        let survey = Survey::of(&snapshot, grouping, None, &DropTallies::default(), read);
+        let survey = Survey::of(&snapshot, grouping, None, no_drops(), read);
         (survey.totals(), survey.page(WORST, 100).tunnels)
     };
     let kept = Grouping::of(&database.snapshot(), None);
@@ -498,7 +565,7 @@ fn direction_by_use_is_that_of_today() {
     let kept = Grouping::of(&snapshot, None);
     let direction = || {
         let read = ReadAt { now: Moment::from_secs(1), posted: &posted };
-        let survey = Survey::of(&snapshot, &kept, None, &DropTallies::default(), read);
+        let survey = Survey::of(&snapshot, &kept, None, no_drops(), read);
         survey.page(WORST, 10).tunnels[0].states[0].direction.clone()
     };
     assert_eq!(direction().as_deref(), Some("out"), "for want of anything that tells");
