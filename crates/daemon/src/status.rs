@@ -22,6 +22,7 @@ mod grouping;
 mod guard_drops;
 mod peer_drops;
 mod peer_errors;
+mod refused_send;
 mod server;
 mod share;
 pub(crate) mod socket;
