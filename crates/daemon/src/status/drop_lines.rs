@@ -64,7 +64,7 @@ fn cause(record: &DropRecord) -> Cause {
 /// What is discarded as it should be is of interest only to who looks for it.
 fn write_line(record: &DropRecord, packets: u64) {
     let DropRecord { reason, esp, flow, subject, errno, .. } = record;
-    let cause = errno.and_then(RefusedSend::of).map_or(reason.cause(), RefusedSend::cause);
+    let cause = errno.and_then(RefusedSend::of).map_or_else(|| reason.cause(), RefusedSend::cause);
     let name = reason.as_str();
     let esp = esp.as_ref().map(|EspEnds { source, destination, spi, .. }| {
         format!("{source} -> {destination} spi {spi}")

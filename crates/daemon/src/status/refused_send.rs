@@ -1,6 +1,6 @@
 //! Why the kernel refuses to send, by its `errno`.
 
-use nix::errno::Errno;
+use nix::{errno::Errno, libc};
 
 /// Causes that call for different steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,13 +20,13 @@ pub(super) enum RefusedSend {
 impl RefusedSend {
     /// The cause of this `errno`; `None` where it tells none.
     pub(super) const fn of(errno: i32) -> Option<Self> {
-        match Errno::from_raw(errno) {
-            Errno::EPERM => Some(Self::OwnFilter),
-            Errno::ENETUNREACH | Errno::EHOSTUNREACH => Some(Self::NoRoute),
-            Errno::EACCES => Some(Self::Prohibited),
-            Errno::ENETDOWN | Errno::ENODEV | Errno::ENXIO => Some(Self::InterfaceDown),
-            Errno::EADDRNOTAVAIL => Some(Self::WrongSource),
-            _other => None,
+        match errno {
+            libc::EPERM => Some(Self::OwnFilter),
+            libc::ENETUNREACH | libc::EHOSTUNREACH => Some(Self::NoRoute),
+            libc::EACCES => Some(Self::Prohibited),
+            libc::ENETDOWN | libc::ENODEV | libc::ENXIO => Some(Self::InterfaceDown),
+            libc::EADDRNOTAVAIL => Some(Self::WrongSource),
+            _other_number => None,
         }
     }
 
