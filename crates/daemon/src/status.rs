@@ -23,6 +23,7 @@ mod guard_drops;
 mod peer_drops;
 mod peer_errors;
 mod refusals;
+mod refused_send;
 mod server;
 mod share;
 pub(crate) mod socket;

@@ -276,13 +276,14 @@ impl Worker {
         }
     }
 
-    /// The same of ESP that left by the state of this SPI and destination, if there is one.
+    /// Counts packets that the kernel refused to send with this `errno`, as far as it is known:
+    /// `esp` is the destination and SPI of ESP that left by a state, if all did.
     #[cold]
-    pub fn count_dropped_esp(
+    pub fn count_refused(
         &mut self,
         packets: u64,
-        reason: DropReason,
-        (destination, spi): (IpAddr, Spi),
+        esp: Option<(IpAddr, Spi)>,
+        errno: Option<i32>,
         now: Moment,
     ) {
         if packets == 0 {
@@ -290,9 +291,13 @@ impl Worker {
         }
         let Self { snapshots, drops, settings, .. } = self;
         let snapshot = snapshots.load();
-        let sa = snapshot.sad.inbound(destination, spi, SaProtocol::Esp, 0);
-        let site = sa.map_or_else(DropSite::default, |sa| DropSite::default().by_sa(sa));
-        drops.note(packets, reason, &site, DropView { snapshot, settings, now });
+        let state = esp.and_then(|(destination, spi)| {
+            snapshot.sad.inbound(destination, spi, SaProtocol::Esp, 0)
+        });
+        let site = DropSite { errno, ..DropSite::default() };
+        let site = state.map_or(site, |sa| site.by_sa(sa));
+        let view = DropView { snapshot, settings, now };
+        drops.note(packets, DropReason::PortRefused, &site, view);
     }
 
     #[cold]

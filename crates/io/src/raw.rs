@@ -177,8 +177,10 @@ impl Raw {
             }
             Err(error) => {
                 let bytes = packets[part.packet].bytes();
-                match esp(bytes.get(part.start..).unwrap_or_default()) {
+                let bytes = bytes.get(part.start..).unwrap_or_default();
+                match esp(bytes) {
                     Some((destination, esp)) => done.refuse_esp(1, error, (destination, esp)),
+                    None if destination(self.version, bytes).is_some_and(is_of_own_link) => {}
                     None => done.refuse(1, error),
                 }
                 if error.raw_os_error() == Some(libc::EMSGSIZE) {
@@ -276,6 +278,19 @@ fn destination(version: Version, bytes: &[u8]) -> Option<IpAddr> {
 fn esp(bytes: &[u8]) -> Option<(IpAddr, &[u8])> {
     let ip = IpPacket::parse(bytes).ok().filter(|ip| ip.protocol == Protocol::ESP)?;
     Some((ip.destination, ip.upper(bytes)))
+}
+
+/// Whether plain packets to there are for the link that they began on, as the kernel's router
+/// solicitations and multicast reports on a TUN: no other link is meant to have them, so nothing is
+/// lost with them.
+fn is_of_own_link(destination: IpAddr) -> bool {
+    match destination {
+        IpAddr::V4(v4) => v4.is_link_local() || v4.octets()[..3] == [224, 0, 0],
+        IpAddr::V6(v6) => {
+            let is_link_scope = v6.is_multicast() && v6.octets()[1] & 0x0f <= 2;
+            v6.is_unicast_link_local() || is_link_scope
+        }
+    }
 }
 
 /// Recomputes the checksum: the kernel verifies an IPv4 header, then writes into its options

@@ -7,11 +7,9 @@ use uxfrm_io::{FailedEsp, RefusedPacket};
 pub(crate) fn count(worker: &mut Worker, refused: &RefusedPacket, now: Moment) {
     worker.count_dropped(refused.busy, DropReason::PortFull, now);
     worker.count_dropped(refused.too_big, DropReason::PortTooBig, now);
-    let (failed, reason) = (refused.unsupported + refused.failed, DropReason::PortRefused);
-    match refused.failed_esp {
-        FailedEsp::Of(destination, spi) => {
-            worker.count_dropped_esp(failed, reason, (destination, Spi(spi)), now);
-        }
-        FailedEsp::Unknown | FailedEsp::Mixed => worker.count_dropped(failed, reason, now),
-    }
+    let esp = match refused.failed_esp {
+        FailedEsp::Of(destination, spi) => Some((destination, Spi(spi))),
+        FailedEsp::Unknown | FailedEsp::Mixed => None,
+    };
+    worker.count_refused(refused.unsupported + refused.failed, esp, refused.errno, now);
 }

@@ -115,6 +115,7 @@ mod tests {
             packets: 1,
             esp: None,
             flow: None,
+            send_error: None,
             state: None,
             policy: None,
             device: None,

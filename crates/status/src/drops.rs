@@ -59,6 +59,9 @@ pub struct DropStatus {
     /// The plain packet's flow, the inner one if it came by ESP.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub flow: Option<FlowStatus>,
+    /// What the kernel said when it refused to send it, as `EPERM: …`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub send_error: Option<String>,
     /// The state that it came by or was to leave by.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub state: Option<StateName>,
@@ -235,6 +238,7 @@ pub(crate) mod tests {
                 sequence: Some(7),
             }),
             flow: None,
+            send_error: None,
             state: None,
             policy: None,
             device: None,

@@ -5,6 +5,8 @@ use std::{collections::HashMap, time::Duration};
 
 use uxfrm_engine::{DropReason, DropRecord, EspEnds, FlowKey, Moment, SaId};
 
+use super::refused_send::RefusedSend;
+
 /// A reason and a state have a line no more often.
 const INTERVAL: Duration = Duration::from_secs(10);
 /// Reasons and states that are told apart; of more, the rest share one line for each reason.
@@ -61,8 +63,9 @@ fn cause(record: &DropRecord) -> Cause {
 
 /// What is discarded as it should be is of interest only to who looks for it.
 fn write_line(record: &DropRecord, packets: u64) {
-    let DropRecord { reason, esp, flow, subject, .. } = record;
-    let (name, cause) = (reason.as_str(), reason.cause());
+    let DropRecord { reason, esp, flow, subject, errno, .. } = record;
+    let cause = errno.and_then(RefusedSend::of).map_or_else(|| reason.cause(), RefusedSend::cause);
+    let name = reason.as_str();
     let esp = esp.as_ref().map(|EspEnds { source, destination, spi, .. }| {
         format!("{source} -> {destination} spi {spi}")
     });

@@ -25,6 +25,7 @@ use super::{
     drop_lines::DropLines,
     guard_drops::GuardDrops,
     peer_drops::PeerDrops,
+    refused_send,
 };
 use crate::{
     clock::{epoch, now},
@@ -233,7 +234,7 @@ fn named(reason: &str) -> Result<DropReason, RequestRefusal> {
 }
 
 fn status(number: u64, record: &DropRecord, posted: &Posted, access: Access) -> DropStatus {
-    let DropRecord { at, reason, packets, subject, esp, sequence, flow, packet } = record;
+    let DropRecord { at, reason, packets, subject, esp, sequence, flow, errno, packet } = record;
     let head = packet.as_ref().filter(|_| access == Access::Full);
     DropStatus {
         number,
@@ -242,6 +243,7 @@ fn status(number: u64, record: &DropRecord, posted: &Posted, access: Access) -> 
         packets: *packets,
         esp: esp.as_ref().map(|ends| esp_status(ends, *sequence)),
         flow: flow.as_ref().map(flow_status),
+        send_error: errno.map(refused_send::words),
         state: subject.sa.as_ref().map(state),
         policy: subject.policy.map(|index| index.0),
         device: subject.device.map(|number| device(number, posted)),

@@ -55,7 +55,7 @@ impl GuardDrops {
 
 const fn record(reason: DropReason, packets: u64, at: Moment) -> DropRecord {
     let (subject, esp, sequence, flow, packet) = (DropSubject::NOBODY, None, None, None, None);
-    DropRecord { at, reason, packets, subject, esp, sequence, flow, packet }
+    DropRecord { at, reason, packets, subject, esp, sequence, flow, errno: None, packet }
 }
 
 #[cfg(test)]

@@ -19,7 +19,11 @@ use uxfrm_status::{
     tunnel::TunnelStatus,
 };
 
-use super::{board::ExpiredState, refusals::is_behind};
+use super::{
+    board::ExpiredState,
+    refusals::is_behind,
+    refused_send::{RefusedSend, words},
+};
 
 /// Records that are older explain nothing of today.
 const RECENT: Duration = Duration::from_secs(300);
@@ -58,6 +62,8 @@ pub(super) struct DroppedPackets {
     at: Moment,
     /// Seconds since the state that had this SPI passed its hard limit.
     expired_seconds_ago: Option<u64>,
+    /// What the kernel said, where it refused to send them.
+    errno: Option<i32>,
 }
 
 impl<'a> PeerDrops<'a> {
@@ -195,6 +201,7 @@ impl<'a> PeerDrops<'a> {
             seconds_ago: self.now.since(last.at).as_secs(),
             at: last.at,
             expired_seconds_ago: self.expired_seconds_ago(last),
+            errno: last.errno,
         })
     }
 }
@@ -227,7 +234,8 @@ impl DroppedPackets {
     /// What this host refused to send.
     pub(super) fn refused_words(&self) -> String {
         let (ago, reason) = (span(self.seconds_ago), self.reason.as_str());
-        format!("this host's kernel refused to send {}, {ago} ago: {reason}", self.many())
+        let said = self.errno.map_or_else(String::new, |errno| format!(" ({})", words(errno)));
+        format!("this host's kernel refused to send {}, {ago} ago: {reason}{said}", self.many())
     }
 
     /// Whether the state refused them as ESP, and they are so many that this is no accident.
@@ -252,7 +260,10 @@ impl DroppedPackets {
 
     /// Why, and what to do.
     pub(super) fn advice(&self) -> Vec<String> {
-        let (cause, next) = (self.reason.cause(), self.reason.next_step());
+        let (cause, next) = match self.errno.and_then(RefusedSend::of) {
+            Some(refused) => (refused.cause(), refused.next_step()),
+            None => (self.reason.cause(), self.reason.next_step()),
+        };
         vec![format!("cause: {cause}"), format!("next: {next}")]
     }
 
@@ -284,7 +295,7 @@ mod tests {
         });
         let at = Moment::from_secs(seconds);
         let (subject, sequence, flow, packet) = (DropSubject::NOBODY, None, None, None);
-        DropRecord { at, reason, packets: 2, subject, esp, sequence, flow, packet }
+        DropRecord { at, reason, packets: 2, subject, esp, sequence, flow, errno: None, packet }
     }
 
     #[test]
@@ -321,6 +332,15 @@ mod tests {
         let refused = drops.refused_since(Moment::from_secs(1001), PEER).unwrap();
         assert!(refused.refused_words().contains("2 packets, 10 s ago: port_refused"));
         assert!(refused.advice()[1].contains("nft list ruleset"));
+        let mut downed = records.clone();
+        downed[0].errno = Some(nix::errno::Errno::ENETDOWN as i32);
+        let drops_of_down = PeerDrops::of(&downed, Moment::from_secs(1010));
+        let down = drops_of_down.refused_since(Moment::from_secs(1001), PEER).unwrap();
+        assert!(down.refused_words().ends_with(
+            "port_refused (ENETDOWN: the interface towards the \
+             peer is down, or gone)"
+        ));
+        assert!(down.advice()[1].contains("ip link"));
         assert!(refused.may_be_of(Moment::from_secs(999)) && !refused.has_state());
         assert!(!refused.may_be_of(Moment::from_secs(900)));
         assert_eq!(drops.refused_since(Moment::from_secs(1005), PEER), None, "later ones left");

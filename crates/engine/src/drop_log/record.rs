@@ -33,6 +33,8 @@ pub struct DropRecord {
     pub sequence: Option<u32>,
     /// The plain packet's flow, the inner one if it came by ESP.
     pub flow: Option<FlowKey>,
+    /// The kernel's `errno`, of a packet that it refused to send.
+    pub errno: Option<i32>,
     /// How the packet began; `None` where only a number is known, as of what the kernel dropped.
     pub packet: Option<PacketHead>,
 }
@@ -93,6 +95,7 @@ impl DropRecord {
             esp: None,
             sequence: None,
             flow: None,
+            errno: None,
             packet: None,
         }
     }
@@ -114,6 +117,7 @@ impl DropRecord {
             esp: headers.esp.map(|esp| esp.ends).or(by_state),
             sequence: headers.esp.map(|esp| esp.sequence),
             flow: headers.flow,
+            errno: site.errno,
             packet: site.packet.map(|packet| PacketHead::of(&packet, headers)),
             ..self
         }

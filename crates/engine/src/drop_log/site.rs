@@ -10,6 +10,8 @@ use crate::Sa;
 pub(crate) struct DropSite<'a> {
     pub(crate) packet: Option<SeenPacket<'a>>,
     pub(crate) known: DropSubject,
+    /// The kernel's, of a packet that it refused to send.
+    pub(crate) errno: Option<i32>,
 }
 
 /// A packet as it is when it is dropped.
@@ -35,7 +37,7 @@ pub(crate) enum EspAround {
 impl<'a> DropSite<'a> {
     /// A packet of which nothing else is known.
     pub(crate) fn of(packet: &'a PacketBuf) -> Self {
-        Self { packet: Some(SeenPacket::of(packet)), known: DropSubject::NOBODY }
+        Self { packet: Some(SeenPacket::of(packet)), known: DropSubject::NOBODY, errno: None }
     }
 
     /// Adds an SA.

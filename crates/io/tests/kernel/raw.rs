@@ -2,7 +2,8 @@ use std::net::Ipv6Addr;
 use std::time::{Duration, Instant};
 
 use uxfrm_io::{FanoutShare, Port, Raw, RawOptions};
-use uxfrm_packet::{Batch, IpPacket, PacketBuf, Pool, Segments, Version};
+use uxfrm_packet::{Batch, IpPacket, PacketBuf, Pool, Protocol, Segments, Version};
+use uxfrm_testkit::packets;
 
 use crate::{in_namespace, receive_until, sum};
 
@@ -185,5 +186,25 @@ fn full_queue_losses_are_counted() {
             assert!(came > 0 && lost > 0, "{came} came, {lost} lost");
             assert_eq!(came + lost, 500);
         }
+    });
+}
+
+/// What the kernel says on a TUN for that link alone is lost to nobody; other packets are.
+#[test]
+fn chatter_of_a_link_does_not_count_as_refused() {
+    in_namespace(|| {
+        let from = "fd00::1".parse().unwrap();
+        let mut port = Raw::open(&RawOptions::new(Version::V6)).unwrap();
+        let mut refused = |to: &str, protocol| {
+            let packet = packets::ip(from, to.parse().unwrap(), protocol, &[143; 24]);
+            let mut batch: Batch = [PacketBuf::from_slice(&packet)].into_iter().collect();
+            port.transmit(&mut batch, &mut Pool::new()).refused
+        };
+        for link in ["ff02::16", "ff02::2", "fe80::7"] {
+            assert_eq!(refused(link, Protocol::ICMPV6).packets(), 0, "{link}");
+        }
+        let elsewhere = refused("2001:db8::9", Protocol::ICMPV6);
+        assert_eq!((elsewhere.failed, elsewhere.errno), (1, Some(libc::ENETUNREACH)));
+        assert_eq!(refused("ff02::16", Protocol::ESP).failed, 1);
     });
 }

@@ -199,6 +199,7 @@ fn refused_packets_are_counted_and_recorded_by_cause() {
     let mut site = Site::new(OffloadKind::Packet);
     let mut refused = RefusedPacket::default();
     (refused.busy, refused.too_big, refused.unsupported, refused.failed) = (1, 2, 3, 4);
+    refused.errno = Some(1);
     site.worker_loop.count(&refused);
     let worker = site.worker_loop.worker();
     let expected =
@@ -207,6 +208,7 @@ fn refused_packets_are_counted_and_recorded_by_cause() {
     let records = worker.drop_records().take();
     assert_eq!(records.iter().map(|it| (it.reason, it.packets)).collect::<Vec<_>>(), expected);
     assert!(records.iter().all(|record| record.packet.is_none()));
+    assert_eq!(records[2].errno, Some(1), "what the kernel said");
 }
 
 /// Far more packets than the device's ring holds, while its thread does not run.

@@ -64,6 +64,7 @@ fn line(record: &DropStatus, colour: Colour) -> String {
         let head = record.head.as_ref().filter(|head| !head.is_empty());
         parts.extend(head.map(|head| format!("bytes {}", head.get(..2 * SHOWN).unwrap_or(head))));
     }
+    parts.extend(record.send_error.clone());
     if record.packets > 1 {
         parts.push(format!("({})", things(record.packets, "packet", "packets")));
     }

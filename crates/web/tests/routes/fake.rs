@@ -101,6 +101,7 @@ pub(crate) fn record(number: u64, reason: &str) -> DropStatus {
         packets: 1,
         esp: None,
         flow: None,
+        send_error: None,
         state: None,
         policy: None,
         device: None,
