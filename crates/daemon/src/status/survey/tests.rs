@@ -430,6 +430,7 @@ fn tunnel_whose_state_takes_no_packet_is_down() {
     let policy = snapshot.spd.iter().find(|entry| entry.direction() == Direction::Out);
     let subject = DropSubject { policy: policy.map(|entry| entry.index()), ..DropSubject::NOBODY };
     let record = |seconds| DropRecord {
+        errno: None,
         at: Moment::from_secs(seconds),
         reason: DropReason::OutNoState,
         packets: 2,
