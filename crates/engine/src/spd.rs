@@ -35,6 +35,7 @@ pub(crate) mod compact;
 pub mod entry;
 pub(crate) mod fragment_rules;
 mod network_index;
+mod partial_packet;
 pub mod policy;
 pub(crate) mod quote_rules;
 pub(crate) mod scope;

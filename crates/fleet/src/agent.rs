@@ -411,7 +411,7 @@ impl Agent {
             is_far: self.session.is_far(),
             far: self.far_known(),
             asks: self.moves.asks_for(to),
-            releases: self.moves.releases_for(to),
+            releases: self.moves.releases_for(to, self.view.epoch()),
         }
     }
 

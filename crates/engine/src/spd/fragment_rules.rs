@@ -10,6 +10,7 @@ use std::sync::Arc;
 use uxfrm_packet::{Fragment, IpPacket, Version};
 
 use super::network_index::NetworkIndex;
+use super::partial_packet::{NO_PROTOCOL, PartialPacket};
 use crate::{
     Action, Direction, Family, FlowKey, PolicyEntry, PolicyKind, PortMask, Spd, TemplateLevel,
 };
@@ -28,23 +29,23 @@ pub(crate) struct FragmentRules {
     index: NetworkIndex,
 }
 
-/// Ports that stand for "no port" in look-ups: a policy with ports hardly matches them all.
-pub(super) const PROBES: [u16; 3] = [0, u16::MAX, 0x5a5a];
-/// A protocol that no packet has (IANA: reserved).
-pub(super) const NO_PROTOCOL: u8 = 255;
-
 impl<'a> PlainFragment<'a> {
     pub(crate) fn of(flow: &'a FlowKey, ip: &IpPacket) -> Self {
         let is_later = matches!(ip.fragment, Fragment::Later { .. });
         Self { flow, tells_protocol: ip.version == Version::V4 || !is_later }
     }
+}
 
-    /// Whether a policy matches on something that the fragment does not have.
+impl PartialPacket for PlainFragment<'_> {
+    fn probe(&self, number: u16) -> FlowKey {
+        let protocol = if self.tells_protocol { self.flow.protocol } else { NO_PROTOCOL };
+        FlowKey { protocol, source_port: number, destination_port: number, ..*self.flow }
+    }
+
     fn is_undecided(&self, entry: &PolicyEntry) -> bool {
         asks_for_ports(entry) || (!self.tells_protocol && entry.selector().protocol != 0)
     }
 
-    /// Whether a policy matches, apart from what the fragment does not have.
     fn may_match(&self, entry: &PolicyEntry) -> bool {
         let mut selector = entry.selector();
         (selector.source_port, selector.destination_port) =
@@ -67,32 +68,13 @@ impl Spd {
         }
         // A sub policy that allows leaves the decision to the main ones.
         [PolicyKind::Sub, PolicyKind::Main].into_iter().find_map(|kind| {
-            let deciding = [self.certain(kind, piece), self.fragment_rules().first(kind, piece)];
+            let deciding = [
+                self.first_by_told(kind, Direction::Forward, piece),
+                self.fragment_rules().first(kind, piece),
+            ];
             let first = deciding.into_iter().flatten().min_by_key(|entry| entry.precedence())?;
             blocks_plaintext(first).then_some(first)
         })
-    }
-
-    /// The first policy that matches only on what the fragment has.
-    fn certain(&self, kind: PolicyKind, piece: &PlainFragment<'_>) -> Option<&Arc<PolicyEntry>> {
-        let mut flow = *piece.flow;
-        if !piece.tells_protocol {
-            flow.protocol = NO_PROTOCOL;
-        }
-        for port in PROBES {
-            (flow.source_port, flow.destination_port) = (port, port);
-            let found = self.lookup_kind(kind, Direction::Forward, &flow);
-            // Policies with ports that precede it do not match: this is the first of the others.
-            if found.is_none_or(|entry| !piece.is_undecided(entry)) {
-                return found;
-            }
-        }
-        let fits = |entry: &&Arc<PolicyEntry>| {
-            (entry.kind(), entry.direction()) == (kind, Direction::Forward)
-                && !piece.is_undecided(entry)
-                && piece.may_match(entry)
-        };
-        self.iter().filter(fits).min_by_key(|entry| entry.precedence())
     }
 }
 

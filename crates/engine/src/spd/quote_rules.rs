@@ -10,8 +10,9 @@
 
 use std::sync::Arc;
 
-use super::fragment_rules::{NO_PROTOCOL, PROBES, asks_for_ports};
+use super::fragment_rules::asks_for_ports;
 use super::network_index::NetworkIndex;
+use super::partial_packet::{NO_PROTOCOL, PartialPacket};
 use crate::{
     Action, Direction, Family, FlowKey, IfId, PolicyEntry, PolicyKind, PortMask, Spd, TemplateLevel,
 };
@@ -32,8 +33,19 @@ pub(crate) struct QuoteRules {
     index: NetworkIndex,
 }
 
-impl QuotedFlow {
-    /// Whether a policy matches on something that the quote does not tell.
+impl PartialPacket for QuotedFlow {
+    fn probe(&self, number: u16) -> FlowKey {
+        let mark = u32::from(number) << 16 | u32::from(number);
+        let mut flow = FlowKey { mark, if_id: 0, ifindex: 0, ..self.flow };
+        if !self.tells_protocol {
+            flow.protocol = NO_PROTOCOL;
+        }
+        if !self.tells_ports {
+            (flow.source_port, flow.destination_port) = (number, number);
+        }
+        flow
+    }
+
     fn is_undecided(&self, entry: &PolicyEntry) -> bool {
         entry.mark().mask != 0
             || entry.selector().ifindex != 0
@@ -41,7 +53,6 @@ impl QuotedFlow {
             || (!self.tells_protocol && entry.selector().protocol != 0)
     }
 
-    /// Whether a policy matches, apart from what the quote does not tell.
     fn may_match(&self, entry: &PolicyEntry) -> bool {
         let mut selector = entry.selector();
         if is_for_all(entry) && !entry.mark().fits(self.flow.mark) {
@@ -65,41 +76,11 @@ impl Spd {
     pub(crate) fn protects_quoted(&self, direction: Direction, quoted: &QuotedFlow) -> bool {
         // A sub policy that allows leaves the decision to the main ones.
         [PolicyKind::Sub, PolicyKind::Main].into_iter().any(|kind| {
-            let certain = self.certain_of_quote(kind, direction, quoted);
+            let certain = self.first_by_told(kind, direction, quoted);
             let deciding = [certain, self.quote_rules().first(kind, direction, quoted)];
             let first = deciding.into_iter().flatten().min_by_key(|entry| entry.precedence());
             first.is_some_and(|entry| protects(entry))
         })
-    }
-
-    /// The first policy that matches only on what the quote tells.
-    fn certain_of_quote(
-        &self,
-        kind: PolicyKind,
-        direction: Direction,
-        quoted: &QuotedFlow,
-    ) -> Option<&Arc<PolicyEntry>> {
-        let mut flow = FlowKey { if_id: 0, ifindex: 0, ..quoted.flow };
-        if !quoted.tells_protocol {
-            flow.protocol = NO_PROTOCOL;
-        }
-        for probe in PROBES {
-            flow.mark = u32::from(probe) << 16 | u32::from(probe);
-            if !quoted.tells_ports {
-                (flow.source_port, flow.destination_port) = (probe, probe);
-            }
-            let found = self.lookup_kind(kind, direction, &flow);
-            // Undecided ones that precede it do not match: this is the first of the others.
-            if found.is_none_or(|entry| !quoted.is_undecided(entry)) {
-                return found;
-            }
-        }
-        let fits = |entry: &&Arc<PolicyEntry>| {
-            (entry.kind(), entry.direction()) == (kind, direction)
-                && !quoted.is_undecided(entry)
-                && quoted.may_match(entry)
-        };
-        self.iter().filter(fits).min_by_key(|entry| entry.precedence())
     }
 }
 

@@ -36,8 +36,6 @@ pub(super) struct Moves {
     /// What is to be told whom, with the next heartbeat.
     answers: BTreeMap<GatewayName, BTreeSet<ChildId>>,
     is_mail_new: bool,
-    /// Releases for the next heartbeat, as this gateway's epoch is then.
-    epoch: Serial,
 }
 
 impl Moves {
@@ -54,13 +52,14 @@ impl Moves {
         asks.take(MOST_IN_MAIL).cloned().collect()
     }
 
-    pub(super) fn releases_for(&self, to: &GatewayName) -> Vec<Release> {
+    /// What a gateway is to be told, under the epoch that this one knows.
+    pub(super) fn releases_for(&self, to: &GatewayName, epoch: Serial) -> Vec<Release> {
         let owed = self.answers.get(to).into_iter().flatten();
         let release = |child: &ChildId| {
             let states = self.released.get(child)?.iter();
             let received = states.filter_map(|state| Some((*state, *self.received.get(state)?)));
             let received = received.collect();
-            Some(Release { child: child.clone(), epoch: self.epoch, received })
+            Some(Release { child: child.clone(), epoch, received })
         };
         owed.filter_map(release).take(MOST_IN_MAIL).collect()
     }
@@ -126,7 +125,6 @@ impl Moves {
 impl Agent {
     /// Begins and ends children as members and tunnels say.
     pub(super) fn follow_placement(&mut self) {
-        self.moves.epoch = self.view.epoch();
         self.leave_at_last();
         if self.moves.followed == Some(self.view.changes) {
             return;

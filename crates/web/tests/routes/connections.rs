@@ -108,18 +108,23 @@ async fn listener_without_a_token_keeps_connections() {
     }
 }
 
+/// A gateway that answers once the gate goes.
+fn gateway_behind_gate() -> (std::sync::mpsc::Sender<()>, std::sync::Arc<FakeGateway>) {
+    let (gate, closed) = std::sync::mpsc::channel::<()>();
+    let closed = std::sync::Mutex::new(closed);
+    let gateway = FakeGateway::new(move |request| {
+        let _gone = closed.lock().unwrap().recv();
+        Ok(document(request))
+    });
+    (gate, gateway)
+}
+
 /// The kernel tells whose connection it is.
 #[tokio::test]
 async fn user_of_a_unix_socket_is_one_client() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("socket");
-    let (gate, closed) = std::sync::mpsc::channel::<()>();
-    let closed = std::sync::Mutex::new(closed);
-    let gateway = FakeGateway::new(move |request| {
-        // Until the gate goes.
-        let _gone = closed.lock().unwrap().recv();
-        Ok(document(request))
-    });
+    let (gate, gateway) = gateway_behind_gate();
     served(&path, open(&gateway));
     let mut refused = Vec::new();
     let mut asked = tokio::task::JoinSet::new();
@@ -195,13 +200,7 @@ async fn connection_too_many_is_refused() {
     allow_descriptors();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("socket");
-    let (gate, closed) = std::sync::mpsc::channel::<()>();
-    let closed = std::sync::Mutex::new(closed);
-    let gateway = FakeGateway::new(move |request| {
-        // Until the gate goes.
-        let _gone = closed.lock().unwrap().recv();
-        Ok(document(request))
-    });
+    let (gate, gateway) = gateway_behind_gate();
     served(&path, open(&gateway));
     let mut asked = Vec::new();
     for _ in 0..PLACES {
