@@ -3,11 +3,12 @@ when it is known there: what happens from then on it hears."""
 
 import contextlib
 import pathlib
+import re
 import subprocess
 
 import patience
 
-CONTROL_NAME = "@uxfrm/xfrm"
+CONTROL_NAMES = re.compile("@uxfrm/xfrm|/run/uxfrm/[0-9]+/xfrm")
 CONNECTED = "03"
 NETLINK_ROUTE = "0"
 
@@ -45,7 +46,11 @@ def _started(namespace, command, options, known):
 def _clients(namespace):
     """Connections that the gateway has accepted, by their inodes."""
     lines = _table(namespace, "unix")
-    return {line[6] for line in lines if line[5] == CONNECTED and line[7:] == [CONTROL_NAME]}
+    return {line[6] for line in lines if line[5] == CONNECTED and _is_control(line[7:])}
+
+
+def _is_control(names):
+    return any(CONTROL_NAMES.fullmatch(name) for name in names)
 
 
 def _members(namespace):

@@ -547,8 +547,65 @@ def test_a_gateway_starts_and_is_found_whoever_has_its_name(network, uxfrm, mann
     network.here.start([], more=CONTROLLED)
     assert "files stand in" not in network.here.log()
     is_found()
-    assert list(left.iterdir()) == []
+    assert {path.name for path in left.iterdir()} == {"xfrm", "stat"}
     network.here.stop()
+    assert list(left.iterdir()) == []
+
+
+FILLS = """
+import socket
+held = []
+for kind, name in (socket.SOCK_SEQPACKET, "xfrm"), (socket.SOCK_STREAM, "stat"):
+    while True:
+        held.append(socket.socket(socket.AF_UNIX, kind))
+        held[-1].setblocking(False)
+        try:
+            held[-1].connect(f"\\0uxfrm/{name}")
+        except BlockingIOError:
+            break
+print("full", flush=True)
+input()
+"""
+
+CONNECTS = """
+import socket, sys
+for kind, name in (socket.SOCK_SEQPACKET, "xfrm"), (socket.SOCK_STREAM, "stat"):
+    client = socket.socket(socket.AF_UNIX, kind)
+    client.setblocking(False)
+    try:
+        client.connect(sys.argv[1].replace("@", "\\0") + name)
+        print("connected")
+    except OSError as error:
+        print(type(error).__name__)
+"""
+
+
+@pytest.mark.parametrize("process", ["first", "successor"])
+def test_who_may_not_ask_keeps_nobody_waiting_who_may(network, uxfrm, process):
+    """Any user may fill the queue of an abstract name, and nobody else's that of the file beside it."""
+    if process == "successor":
+        network.here.upgrade()
+    user = ["setpriv", "--reuid", "2", "--regid", "2", "--clear-groups"]
+    with network.left.entered():
+        files = f"/run/uxfrm/{os.stat('/proc/thread-self/ns/net').st_ino}/"
+    python = ["/usr/bin/python3", "-c"]
+
+    def connects(*who, to):
+        return network.left.run(*who, *python, CONNECTS, to).split()
+
+    with network.here.asleep(), network.left.entered():
+        fills = subprocess.Popen([*user, *python, FILLS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        try:
+            assert fills.stdout.readline() == "full\n"
+            assert connects(to="@uxfrm/") == ["BlockingIOError"] * 2
+            assert connects(to=files) == ["connected"] * 2
+            assert connects(*user, to=files) == ["PermissionError"] * 2
+        finally:
+            fills.communicate("\n")
+    assert "SAD count" in network.left.run(str(uxfrm), "xfrm", "state", "count")
+    assert "XfrmInError" in network.here.stat()
+    network.here.stop()
+    assert not any(pathlib.Path(files).iterdir())
 
 
 @pytest.mark.parametrize("bounds", ["+all", "-sys_ptrace"])

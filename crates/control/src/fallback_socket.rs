@@ -1,8 +1,10 @@
-//! Files that replace a gateway's abstract socket names.
+//! Files that replace a gateway's abstract socket names, or are beside them.
 //!
 //! Any user of a host can take an abstract name before a gateway does. The gateway then listens at
 //! a file named after it, in a directory that only root, or the user to whom root gave it, can
-//! write to, and that is named after the network namespace.
+//! write to, and that is named after the network namespace. A gateway that has its name listens at
+//! the file as well, as any user can fill the name's queue; only those can connect to the file who
+//! may ask.
 //!
 //! | abstract name | file |
 //! | --- | --- |

@@ -38,6 +38,7 @@ use zeroize::Zeroize as _;
 
 use crate::protocol::{ClientId, DumpProgress, Outbox, Protocol};
 use busy_poll::follow_up::FollowUp;
+pub(crate) use listener::ListeningSockets;
 use listener::{Accepted, Listener};
 pub(crate) use session::SavedSession;
 use session::Session;
@@ -123,7 +124,7 @@ impl Control {
 
     fn listening(listener: Listener, terms: AccessTerms) -> io::Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
+        listen_at(&epoll, &listener)?;
         Ok(Self {
             listener,
             epoll,
@@ -232,7 +233,7 @@ impl Control {
                 Accepted::Nobody => return Ok(()),
                 Accepted::NoDescriptors => {
                     tracing::warn!(clients = self.count(), "no descriptor for another client");
-                    self.epoll.delete(&self.listener)?;
+                    self.listener.descriptors().try_for_each(|at| self.epoll.delete(at))?;
                     self.full = true;
                     return Ok(());
                 }
@@ -426,8 +427,7 @@ impl Control {
         }
         drop(client);
         if self.full {
-            let event = EpollEvent::new(EpollFlags::EPOLLIN, LISTENER);
-            self.full = self.epoll.add(&self.listener, event).is_err();
+            self.full = listen_at(&self.epoll, &self.listener).is_err();
         }
     }
 
@@ -444,6 +444,11 @@ impl AsFd for Control {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.0.as_fd()
     }
+}
+
+fn listen_at(epoll: &Epoll, listener: &Listener) -> nix::Result<()> {
+    let event = EpollEvent::new(EpollFlags::EPOLLIN, LISTENER);
+    listener.descriptors().try_for_each(|at| epoll.add(at, event))
 }
 
 /// Takes a datagram: its length, which is larger than the buffer when it was cut off.

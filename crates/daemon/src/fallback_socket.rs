@@ -3,6 +3,7 @@
 
 mod left_behind;
 mod lock_file;
+mod reserved;
 
 use std::{
     fs::{self, File, Permissions},
@@ -20,6 +21,7 @@ use nix::{
     sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket},
     unistd::Uid,
 };
+pub(crate) use reserved::{ReservedFor, ReservedSocket};
 use uxfrm_control::{fallback_socket::DIRECTORY, greeting::NAME};
 use uxfrm_control_client::fallback_socket::file;
 pub(crate) use uxfrm_control_client::fallback_socket::find;

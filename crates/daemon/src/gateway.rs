@@ -10,7 +10,6 @@ mod startup;
 mod takeover;
 
 use std::{
-    os::fd::AsFd as _,
     path::Path,
     sync::{Arc, mpsc::Receiver},
 };
@@ -54,10 +53,7 @@ use crate::{
     reload::{self, Reload},
     routes::{self, HostRoutes, PreviousGateway},
     sandbox,
-    status::{
-        board::ExpiredStates,
-        socket::{self, StatusSocket},
-    },
+    status::{board::ExpiredStates, socket::StatusSocket},
     tunnels::{TunnelService, TunnelSpec},
     upgrade::{self, Supervisor, Upgrade},
 };
@@ -124,11 +120,11 @@ fn run_with(
     if let Some(supervisor) = &supervisor {
         supervisor.declare_written(&sandbox::written(path, &config))?;
     }
-    let socket = StatusSocket::open().context("another uxfrm runs in this network namespace")?;
-    if config.status.group.is_some() {
-        socket.let_others_connect().context("can't let [status] group ask")?;
-    }
+    let mut socket =
+        StatusSocket::open().context("another uxfrm runs in this network namespace")?;
     let _directory = fallback_socket::hold();
+    let group = config.status.group.as_ref().map(|group| group.number());
+    socket.admit(group).context("can't let [status] group ask")?;
     let poller = Poller::new()?;
     let mut descriptors = DescriptorStore::default();
     // Its lock is held until the last number is written down.
@@ -152,7 +148,7 @@ fn run_with(
     drop(said);
     gateway.upgrade = Upgrade::under(supervisor);
     gateway.ready = ready;
-    gateway.descriptors.keep(socket::DESCRIPTOR, socket.as_fd())?;
+    socket.keep_in(&mut gateway.descriptors)?;
     if control.is_some() {
         wake_clients::wake_waiting();
     }

@@ -36,7 +36,6 @@ mod workers;
 
 use std::{
     io,
-    os::unix::net::UnixListener,
     path::{self, Path},
     process,
     sync::{
@@ -60,6 +59,7 @@ use self::{
     answer::{Sources, unix_seconds},
     board::{Board, Post},
     server::Server,
+    socket::StatusListeners,
 };
 use crate::{
     clock::now,
@@ -123,8 +123,8 @@ pub(crate) struct Makings {
     pub(crate) group: Option<u32>,
     /// Wakes the control thread.
     pub(crate) control: Waker,
-    /// The socket, as [`StatusSocket::listener`](socket::StatusSocket::listener) gives it.
-    pub(crate) listener: UnixListener,
+    /// The socket, as [`StatusSocket::listeners`](socket::StatusSocket::listeners) gives it.
+    pub(crate) listeners: StatusListeners,
 }
 
 #[derive(Debug)]
@@ -258,12 +258,13 @@ fn run(shared: &Arc<Shared>, makings: &Makings) -> io::Result<StartedThread> {
     let poller = Poller::new()?;
     let waker = poller.waker();
     let (rested_sender, rested) = mpsc::channel();
-    let Makings { published, identity, settings, started, feeds, earlier, group, listener, .. } =
-        makings;
+    let Makings {
+        published, identity, settings, started, feeds, earlier, group, listeners, ..
+    } = makings;
     let (settings, drops) = (settings.clone(), (&feeds[..], &earlier[..]));
     let sources = Sources::new(Arc::clone(published), identity.clone(), settings, *started, drops);
     let server =
-        Server::new(listener.try_clone()?, poller, Readers::new(*group), sources, rested_sender)?;
+        Server::new(listeners.try_clone()?, poller, Readers::new(*group), sources, rested_sender)?;
     let shared = Arc::clone(shared);
     let work = move || serve(server, &shared);
     let thread = thread::Builder::new().name(THREAD.to_owned()).spawn(work)?;

@@ -60,8 +60,36 @@ impl DropLog {
         site: &DropSite<'_>,
         view: DropView<'_>,
     ) {
+        if let Some(record) = self.count(packets, reason, site, view) {
+            self.records.put(record);
+        }
+    }
+
+    /// The same of packets that the kernel refused to send, with its `errno` as far as it is known.
+    #[cold]
+    pub(crate) fn note_refused(
+        &mut self,
+        packets: u64,
+        errno: Option<i32>,
+        site: &DropSite<'_>,
+        view: DropView<'_>,
+    ) {
+        if let Some(record) = self.count(packets, DropReason::PortRefused, site, view) {
+            self.records.put(DropRecord { errno, ..record });
+        }
+    }
+
+    /// Counts packets; a record of one of them where the budget has it.
+    #[inline]
+    fn count(
+        &mut self,
+        packets: u64,
+        reason: DropReason,
+        site: &DropSite<'_>,
+        view: DropView<'_>,
+    ) -> Option<DropRecord> {
         if packets == 0 {
-            return;
+            return None;
         }
         self.counts.add(reason, packets);
         let read = || {
@@ -74,11 +102,10 @@ impl DropLog {
         if self.tap.is_armed() {
             self.show(packets, reason, (site, subject), view);
         }
-        if let Some(packets) = self.budget.take(reason, packets, view.now) {
-            let record = DropRecord::new(reason, packets, view.now);
-            let headers = headers.unwrap_or_else(read);
-            self.records.put(record.at_site(site, subject, &headers));
-        }
+        let packets = self.budget.take(reason, packets, view.now)?;
+        let record = DropRecord::new(reason, packets, view.now);
+        let headers = headers.unwrap_or_else(read);
+        Some(record.at_site(site, subject, &headers))
     }
 
     /// Shows a drop to those who watch.

@@ -294,10 +294,8 @@ impl Worker {
         let state = esp.and_then(|(destination, spi)| {
             snapshot.sad.inbound(destination, spi, SaProtocol::Esp, 0)
         });
-        let site = DropSite { errno, ..DropSite::default() };
-        let site = state.map_or(site, |sa| site.by_sa(sa));
-        let view = DropView { snapshot, settings, now };
-        drops.note(packets, DropReason::PortRefused, &site, view);
+        let site = state.map_or_else(DropSite::default, |sa| DropSite::default().by_sa(sa));
+        drops.note_refused(packets, errno, &site, DropView { snapshot, settings, now });
     }
 
     #[cold]

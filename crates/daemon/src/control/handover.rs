@@ -6,14 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::sys::{
-    epoll::{EpollEvent, EpollFlags},
-    socket::{Backlog, listen},
-};
+use nix::sys::epoll::{EpollEvent, EpollFlags};
 
 use super::{
     AccessTerms, Control,
-    listener::Listener,
+    listener::{Listener, ListeningSockets},
     session::{SavedSession, Session},
 };
 use crate::protocol::{ClientId, Protocol};
@@ -30,11 +27,11 @@ impl Control {
     /// # Errors
     /// The kernel's.
     pub(crate) fn of_sockets(
-        listener: OwnedFd,
+        listening: ListeningSockets,
         clients: Vec<Option<(OwnedFd, SavedSession)>>,
         terms: AccessTerms,
     ) -> io::Result<Self> {
-        let mut control = Self::listening(Listener::of_socket(listener)?, terms)?;
+        let mut control = Self::listening(Listener::of_sockets(listening)?, terms)?;
         for (index, place) in (0..).zip(clients) {
             let Some((socket, session)) = place else {
                 control.clients.push(None);
@@ -59,13 +56,13 @@ impl Control {
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn take_sessions_over(&self, protocol: &mut impl Protocol) -> io::Result<()> {
+    pub(crate) fn take_sessions_over(&mut self, protocol: &mut impl Protocol) -> io::Result<()> {
         for (index, client) in (0..).zip(&self.clients) {
             if let Some(client) = client.as_ref().filter(|client| !client.is_unknown()) {
                 protocol.join(ClientId(index), client.identity());
             }
         }
-        Ok(listen(&self.listener, Backlog::MAXCONN)?)
+        self.listener.take_over()
     }
 
     /// Lets dumps under way come to their ends, and clients read what waits for them, if they do so
@@ -100,6 +97,11 @@ impl Control {
     /// The listening socket.
     pub(crate) fn listener(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
+    }
+
+    /// The one beside its name, where only those may connect who may ask.
+    pub(crate) fn reserved_listener(&self) -> Option<BorrowedFd<'_>> {
+        self.listener.reserved()
     }
 
     /// The clients in their places.

@@ -20,13 +20,21 @@ use nix::{
 
 use uxfrm_control::greeting::NAME;
 
-use crate::fallback_socket::{self, SocketFile};
+use crate::fallback_socket::{self, ReservedFor, ReservedSocket, SocketFile};
 
-/// A listening socket; a file goes with it.
+/// A listening socket, and the one beside its name where all may connect to that; files go with
+/// them.
 #[derive(Debug)]
 pub(super) struct Listener {
     socket: UnixListener,
     _file: Option<SocketFile>,
+    reserved: Option<Reserved>,
+}
+
+#[derive(Debug)]
+struct Reserved {
+    listener: UnixListener,
+    socket: ReservedSocket,
 }
 
 /// What accepting brought.
@@ -54,40 +62,90 @@ impl Listener {
             None => bind_name(&socket, user)?,
         };
         listen(&socket, Backlog::MAXCONN)?;
+        let readers = user.map_or(ReservedFor::Own, ReservedFor::User);
+        let beside = || ReservedSocket::open(NAME, SockType::SeqPacket, readers);
+        let reserved = file.is_none().then(beside).flatten().map(Reserved::new).transpose()?;
         let socket = UnixListener::from(socket);
         socket.set_nonblocking(true)?;
-        Ok(Self { socket, _file: file })
+        Ok(Self { socket, _file: file, reserved })
     }
 
-    /// The one that another process of this gateway has had until now.
+    /// What another process of this gateway has had until now, and still has until
+    /// [`take_over`](Self::take_over).
     ///
     /// # Errors
     /// The kernel's.
-    pub(super) fn of_socket(socket: OwnedFd) -> io::Result<Self> {
+    pub(super) fn of_sockets(handed: ListeningSockets) -> io::Result<Self> {
         raise_descriptor_limit();
-        let socket = UnixListener::from(socket);
+        let socket = UnixListener::from(handed.socket);
         socket.set_nonblocking(true)?;
-        Ok(Self { socket, _file: None })
+        let reserved = handed.reserved.map(ReservedSocket::of_socket);
+        let reserved = reserved.map(Reserved::new).transpose()?;
+        Ok(Self { socket, _file: None, reserved })
     }
 
-    /// Takes the next connection.
+    /// Has whoever connects see this process at the other end.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn take_over(&mut self) -> io::Result<()> {
+        listen(&self.socket, Backlog::MAXCONN)?;
+        self.reserved.as_mut().map_or(Ok(()), |reserved| reserved.socket.take_over())
+    }
+
+    /// What is readable while somebody waits.
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        std::iter::once(self.socket.as_fd()).chain(self.reserved())
+    }
+
+    /// Where only those may connect who may ask.
+    pub(super) fn reserved(&self) -> Option<BorrowedFd<'_>> {
+        self.reserved.as_ref().map(|reserved| reserved.listener.as_fd())
+    }
+
+    /// Takes the next connection; of those who may ask first.
     ///
     /// # Errors
     /// The kernel's about the socket itself.
     pub(super) fn accept(&self) -> io::Result<Accepted> {
-        loop {
-            let error = match self.socket.accept() {
-                Ok((client, _)) => return Ok(Accepted::Session(client.into())),
-                Err(error) => error,
-            };
-            match error.raw_os_error().map(Errno::from_raw) {
-                Some(Errno::EAGAIN) => return Ok(Accepted::Nobody),
-                Some(Errno::EINTR | Errno::ECONNABORTED) => {}
-                Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS) => {
-                    return Ok(Accepted::NoDescriptors);
-                }
-                _ => return Err(error),
+        if let Some(reserved) = &self.reserved {
+            match accept_at(&reserved.listener)? {
+                Accepted::Nobody => {}
+                accepted @ (Accepted::Session(_) | Accepted::NoDescriptors) => return Ok(accepted),
             }
+        }
+        accept_at(&self.socket)
+    }
+}
+
+impl Reserved {
+    fn new(socket: ReservedSocket) -> io::Result<Self> {
+        Ok(Self { listener: socket.listener()?.into(), socket })
+    }
+}
+
+/// The listening sockets of another process of this gateway.
+#[derive(Debug)]
+pub(crate) struct ListeningSockets {
+    /// At its name, or where it is configured to be.
+    pub(crate) socket: OwnedFd,
+    /// Beside its name.
+    pub(crate) reserved: Option<OwnedFd>,
+}
+
+fn accept_at(listener: &UnixListener) -> io::Result<Accepted> {
+    loop {
+        let error = match listener.accept() {
+            Ok((client, _)) => return Ok(Accepted::Session(client.into())),
+            Err(error) => error,
+        };
+        match error.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::EAGAIN) => return Ok(Accepted::Nobody),
+            Some(Errno::EINTR | Errno::ECONNABORTED) => {}
+            Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS) => {
+                return Ok(Accepted::NoDescriptors);
+            }
+            _ => return Err(error),
         }
     }
 }

@@ -62,7 +62,7 @@ impl Gateway {
             earlier: self.earlier_drops.clone(),
             group: config.status.group.map(|group| group.number()),
             control: self.poller.waker(),
-            listener: socket.listener()?,
+            listeners: socket.listeners()?,
         };
         StatusThread::start(makings).context("no thread to answer `uxfrm status`")
     }

@@ -28,10 +28,7 @@ use crate::{
     reload::Reload,
     routes::PreviousGateway,
     sandbox,
-    status::{
-        StatusThread,
-        socket::{self, StatusSocket},
-    },
+    status::{StatusThread, socket::StatusSocket},
     upgrade::{self, HandoverSource, Successor, Supervisor, TakenOver, Upgrade},
 };
 
@@ -49,7 +46,7 @@ pub(super) fn take_over(
     supervisor.declare_written(&sandbox::written(path, &config))?;
     let (mut successor, mut descriptors) = Successor::ask(before, &config)?;
     let built = build_successor(path, &config, &mut successor, &mut descriptors);
-    let (mut gateway, socket, mut control) = match built {
+    let (mut gateway, mut socket, mut control) = match built {
         Ok(built) => built,
         Err(error) => {
             successor.refuse(&error);
@@ -75,7 +72,7 @@ pub(super) fn take_over(
     }
     gateway.start(&config, PreviousGateway::Runs)?;
     let answer = upgrade::takeover_answer(rested);
-    socket.take_listener_over()?;
+    socket.take_listeners_over()?;
     gateway.note_dropped(DropReason::OutWaitFull, left);
     gateway.upgrade = Upgrade::under(Some(supervisor));
     gateway.ready = ready;
@@ -98,8 +95,7 @@ fn build_successor(
     descriptors: &mut DescriptorStore,
 ) -> anyhow::Result<(Gateway, StatusSocket, Option<Control>)> {
     let poller = Poller::new()?;
-    let socket = descriptors.take(socket::DESCRIPTOR).context("no status socket")?;
-    let socket = StatusSocket::of_socket(socket)?;
+    let socket = StatusSocket::take(descriptors)?.context("no status socket")?;
     let mut store = open_store(config, poller.waker(), descriptors)?;
     let mut database = empty(config, Some(&store))?;
     let devices = successor.devices(descriptors, config, &mut database)?;
@@ -114,7 +110,7 @@ fn build_successor(
     let reload = Reload::new(path, config.clone(), written, successor.plan(config)?);
     let tunnels = successor.tunnels(descriptors)?;
     let mut descriptors = std::mem::take(descriptors);
-    descriptors.keep(socket::DESCRIPTOR, socket.as_fd())?;
+    socket.keep_in(&mut descriptors)?;
     let destinations = successor.destinations();
     let parts =
         GatewayParts { poller, database, store, devices, reload, descriptors, xfrm, destinations };

@@ -1,21 +1,15 @@
-//! The loop of the status thread: a listener, up to 64 clients, and the board.
+//! The loop of the status thread: listeners, up to 64 clients, and the board.
 
 use std::{
     collections::BTreeSet,
     io::{self, ErrorKind},
-    os::{
-        fd::AsFd as _,
-        unix::net::{UnixListener, UnixStream},
-    },
+    os::{fd::AsFd as _, unix::net::UnixStream},
     thread,
     time::Duration,
 };
 
 use uxfrm_engine::Moment;
-use uxfrm_io::{
-    peer,
-    poll::{Poller, Ready},
-};
+use uxfrm_io::poll::{Poller, Ready};
 use uxfrm_status::protocol::StatusRequest;
 
 use super::{
@@ -26,11 +20,12 @@ use super::{
     client::{Client, Phase, Progress},
     drops,
     share::{self, Clients, RoundRobin, is_owed_enough, place},
+    socket::StatusListeners,
     watch::Watcher,
 };
 use crate::clock::now;
 
-/// What the listener is reported as; clients are by their places, from 1 on.
+/// What the listeners are reported as; clients are by their places, from 1 on.
 const LISTENER: u8 = 0;
 /// Connections taken before it is the clients' turn: any user may connect, as an abstract name has
 /// no permissions, and who did is known only then.
@@ -46,7 +41,7 @@ const GRACE: Duration = Duration::from_millis(100);
 /// The thread's own.
 #[derive(Debug)]
 pub(super) struct Server {
-    listener: UnixListener,
+    listeners: StatusListeners,
     poller: Poller,
     readers: Readers,
     sources: Sources,
@@ -57,7 +52,7 @@ pub(super) struct Server {
     is_behind: bool,
     /// Places whose clients have asked more than one turn answers.
     unfinished: BTreeSet<u8>,
-    /// Whether the listener is waited for.
+    /// Whether the listeners are waited for.
     listens: bool,
     /// Since when it is to rest, and whether the control thread was told that it does.
     rest: Option<(Moment, RestNotice)>,
@@ -76,14 +71,14 @@ impl Server {
     /// # Errors
     /// The kernel's.
     pub(super) fn new(
-        listener: UnixListener,
+        listeners: StatusListeners,
         poller: Poller,
         readers: Readers,
         sources: Sources,
         rested: Rested,
     ) -> io::Result<Self> {
         Ok(Self {
-            listener,
+            listeners,
             poller,
             readers,
             sources,
@@ -124,9 +119,10 @@ impl Server {
         // Whose a connection is shows when it is taken.
         let listens = self.rest.is_none() && place(&self.clients, Access::Full).is_some();
         if listens != self.listens {
+            let poller = &mut self.poller;
             match listens {
-                true => self.poller.add(self.listener.as_fd(), LISTENER)?,
-                false => self.poller.remove(self.listener.as_fd())?,
+                true => self.listeners.descriptors().try_for_each(|at| poller.add(at, LISTENER))?,
+                false => self.listeners.descriptors().try_for_each(|at| poller.remove(at))?,
             }
             self.listens = listens;
         }
@@ -152,13 +148,13 @@ impl Server {
         next.unwrap_or(most).min(most)
     }
 
-    /// Takes up to a turn of those that wait; while more do, the listener stays readable.
+    /// Takes up to a turn of those that wait; while more do, a listener stays readable.
     fn accept(&mut self) {
         for _ in 0..TURN {
             if place(&self.clients, Access::Full).is_none() {
                 return;
             }
-            let client = match peer::accept(self.listener.as_fd()) {
+            let client = match self.listeners.accept() {
                 Ok(client) => UnixStream::from(client),
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,

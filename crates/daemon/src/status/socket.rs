@@ -6,7 +6,7 @@
 use std::{
     io,
     os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
+        fd::{AsFd as _, BorrowedFd, OwnedFd},
         linux::net::SocketAddrExt as _,
         unix::net::{SocketAddr, UnixListener, UnixStream},
     },
@@ -16,14 +16,18 @@ use std::{
 use nix::sys::socket::{Backlog, SockType, UnixAddr, listen};
 use uxfrm_control::STAT_NAME;
 use uxfrm_control_client::check_listener;
+use uxfrm_io::peer;
 
 use crate::{
     control::socket_owner::SocketOwner,
-    fallback_socket::{self, SocketFile},
+    descriptor_store::DescriptorStore,
+    fallback_socket::{self, ReservedFor, ReservedSocket, SocketFile},
 };
 
 /// What the socket is called in the descriptor store.
-pub(crate) const DESCRIPTOR: &str = "stat";
+const DESCRIPTOR: &str = "stat";
+/// And the one beside its name.
+const RESERVED: &str = "stat-reserved";
 
 /// How often a name is looked at at which nobody accepts yet: a gateway may be about to. Then a
 /// stranger has it.
@@ -35,6 +39,16 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub(crate) struct StatusSocket {
     listener: UnixListener,
     file: Option<SocketFile>,
+    reserved: Option<ReservedSocket>,
+}
+
+/// Where clients connect.
+#[derive(Debug)]
+pub(crate) struct StatusListeners {
+    /// Any user.
+    pub(crate) all: UnixListener,
+    /// Only those who are answered.
+    pub(crate) reserved: Option<UnixListener>,
 }
 
 impl StatusSocket {
@@ -65,20 +79,35 @@ impl StatusSocket {
         }
     }
 
-    /// The one that another process of this gateway has had until now.
+    /// The one that another process of this gateway has had until now, and still has until
+    /// [`take_listeners_over`](Self::take_listeners_over); `None` where it handed on none.
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn of_socket(listener: OwnedFd) -> io::Result<Self> {
-        Self::of(listener.into(), None)
+    pub(crate) fn take(descriptors: &mut DescriptorStore) -> io::Result<Option<Self>> {
+        let Some(listener) = descriptors.take(DESCRIPTOR) else { return Ok(None) };
+        let mut socket = Self::of(listener.into(), None)?;
+        socket.reserved = descriptors.take(RESERVED).map(ReservedSocket::of_socket);
+        Ok(Some(socket))
+    }
+
+    /// Keeps copies for the next process of this gateway.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn keep_in(&self, descriptors: &mut DescriptorStore) -> io::Result<()> {
+        descriptors.keep(DESCRIPTOR, self.listener.as_fd())?;
+        let reserved = self.reserved.as_ref();
+        reserved.map_or(Ok(()), |reserved| descriptors.keep(RESERVED, reserved.as_fd()))
     }
 
     /// Has whoever connects see this process at the other end.
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn take_listener_over(&self) -> io::Result<()> {
-        Ok(listen(&self.listener, Backlog::MAXCONN)?)
+    pub(crate) fn take_listeners_over(&mut self) -> io::Result<()> {
+        listen(&self.listener, Backlog::MAXCONN)?;
+        self.reserved.as_mut().map_or(Ok(()), ReservedSocket::take_over)
     }
 
     fn open_elsewhere() -> io::Result<Self> {
@@ -94,30 +123,60 @@ impl StatusSocket {
 
     fn of(listener: UnixListener, file: Option<SocketFile>) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
-        Ok(Self { listener, file })
+        Ok(Self { listener, file, reserved: None })
     }
 
-    /// Lets other users connect where a file stands in, as they may to an abstract name: who is
-    /// answered is decided then.
+    /// Lets those connect who are answered: the members of a group as well, if there is one.
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn let_others_connect(&self) -> io::Result<()> {
-        self.file.as_ref().map_or(Ok(()), SocketFile::let_others_connect)
+    pub(crate) fn admit(&mut self, group: Option<u32>) -> io::Result<()> {
+        let Some(file) = &self.file else {
+            let readers = group.map_or(ReservedFor::Own, ReservedFor::Group);
+            self.reserved = ReservedSocket::open(STAT_NAME, SockType::Stream, readers);
+            return Ok(());
+        };
+        // As they may to an abstract name: who is answered is decided then.
+        if group.is_some() { file.let_others_connect() } else { Ok(()) }
     }
 
-    /// Another handle of it, for the thread that answers.
+    /// Other handles, for the thread that answers.
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn listener(&self) -> io::Result<UnixListener> {
-        self.listener.try_clone()
+    pub(crate) fn listeners(&self) -> io::Result<StatusListeners> {
+        let reserved = self.reserved.as_ref().map(ReservedSocket::listener).transpose()?;
+        let reserved = reserved.map(UnixListener::from);
+        Ok(StatusListeners { all: self.listener.try_clone()?, reserved })
     }
 }
 
-impl AsFd for StatusSocket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.listener.as_fd()
+impl StatusListeners {
+    /// What is readable while somebody waits.
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.reserved.iter().chain([&self.all]).map(UnixListener::as_fd)
+    }
+
+    /// Takes the next connection; of those who are answered first.
+    ///
+    /// # Errors
+    /// The kernel's: `EAGAIN` when nobody waits.
+    pub(super) fn accept(&self) -> io::Result<OwnedFd> {
+        match self.reserved.as_ref().map(|reserved| peer::accept(reserved.as_fd())) {
+            Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Some(taken) => return taken,
+            None => {}
+        }
+        peer::accept(self.all.as_fd())
+    }
+
+    /// Other handles of them.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn try_clone(&self) -> io::Result<Self> {
+        let reserved = self.reserved.as_ref().map(UnixListener::try_clone).transpose()?;
+        Ok(Self { all: self.all.try_clone()?, reserved })
     }
 }
 

@@ -53,6 +53,12 @@ impl Hello {
     }
 }
 
+/// What the control socket is called among the descriptors that pass.
+pub(super) const CONTROL: &str = "control";
+
+/// And the one beside its name, which older releases have not.
+pub(super) const CONTROL_RESERVED: &str = "control-reserved";
+
 /// What not every release takes over.
 pub(super) const TUNNELS: &str = "tunnels";
 /// Packets that wait for states.

@@ -25,8 +25,8 @@ use super::{
     Supervisor,
     channel::Order,
     manifest::{
-        self, DEVICES, Finals, Hello, Manifest, Readiness, SessionHandover, TUNNELS, TablesConfig,
-        VERSION, WAITING,
+        self, CONTROL, CONTROL_RESERVED, DEVICES, Finals, Hello, Manifest, Readiness,
+        SessionHandover, TUNNELS, TablesConfig, VERSION, WAITING,
     },
     queued_packets::QueuedPackets,
     sa_progress::{SaProgress, SoftLimit},
@@ -327,7 +327,10 @@ fn prepare(
 ) -> anyhow::Result<Prepared> {
     link.set_timeout(STEP)?;
     let hello: Hello = manifest::receive(link)?;
-    source.descriptors.keep("control", source.control.listener())?;
+    source.descriptors.keep(CONTROL, source.control.listener())?;
+    if let Some(reserved) = source.control.reserved_listener() {
+        source.descriptors.keep(CONTROL_RESERVED, reserved)?;
+    }
     let beside = Beside { tunnels: source.tunnels.portray()?, devices: source.devices.portray()? };
     let there = [(beside.tunnels.is_some(), TUNNELS), (beside.devices.is_some(), DEVICES)];
     hello.suits(there.into_iter().filter_map(|(is_there, what)| is_there.then_some(what)))?;

@@ -14,7 +14,8 @@ use uxfrm_status::drops::DropStatus;
 use super::{
     RELEASE,
     manifest::{
-        self, Finals, Hello, Manifest, Readiness, TAKES, VERSION, receive_with_descriptors,
+        self, CONTROL, CONTROL_RESERVED, Finals, Hello, Manifest, Readiness, TAKES, VERSION,
+        receive_with_descriptors,
     },
     predecessor::{client_name, place, policies},
     queued_packets::QueuedPackets,
@@ -24,7 +25,7 @@ use crate::{
     batch::provenance::FileOwned,
     clock::now,
     config::Config,
-    control::{AccessTerms, Control, SavedSession, XfrmServer},
+    control::{AccessTerms, Control, ListeningSockets, SavedSession, XfrmServer},
     descriptor_store::DescriptorStore,
     devices::{self, Devices},
     protocol::ClientId,
@@ -194,13 +195,15 @@ impl Successor {
         descriptors: &mut DescriptorStore,
         terms: AccessTerms,
     ) -> anyhow::Result<Option<Control>> {
-        let Some(listener) = descriptors.take("control") else { return Ok(None) };
+        let Some(socket) = descriptors.take(CONTROL) else { return Ok(None) };
+        let reserved = descriptors.take(CONTROL_RESERVED);
+        let listening = ListeningSockets { socket, reserved };
         let sessions = std::mem::take(&mut self.manifest.clients).into_iter().enumerate();
         let mut socket = |place| descriptors.take(&client_name(place));
         let clients = sessions
             .map(|(place, session)| Some((socket(place)?, SavedSession::from(session?))))
             .collect();
-        Ok(Some(Control::of_sockets(listener, clients, terms)?))
+        Ok(Some(Control::of_sockets(listening, clients, terms)?))
     }
 
     /// All is built: the predecessor's workers come to rest, and all goes on where it was then.

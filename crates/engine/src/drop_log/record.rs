@@ -117,7 +117,6 @@ impl DropRecord {
             esp: headers.esp.map(|esp| esp.ends).or(by_state),
             sequence: headers.esp.map(|esp| esp.sequence),
             flow: headers.flow,
-            errno: site.errno,
             packet: site.packet.map(|packet| PacketHead::of(&packet, headers)),
             ..self
         }

@@ -10,8 +10,6 @@ use crate::Sa;
 pub(crate) struct DropSite<'a> {
     pub(crate) packet: Option<SeenPacket<'a>>,
     pub(crate) known: DropSubject,
-    /// The kernel's, of a packet that it refused to send.
-    pub(crate) errno: Option<i32>,
 }
 
 /// A packet as it is when it is dropped.
@@ -37,7 +35,7 @@ pub(crate) enum EspAround {
 impl<'a> DropSite<'a> {
     /// A packet of which nothing else is known.
     pub(crate) fn of(packet: &'a PacketBuf) -> Self {
-        Self { packet: Some(SeenPacket::of(packet)), known: DropSubject::NOBODY, errno: None }
+        Self { packet: Some(SeenPacket::of(packet)), known: DropSubject::NOBODY }
     }
 
     /// Adds an SA.

@@ -1,7 +1,10 @@
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::Shutdown,
-    os::{linux::net::SocketAddrExt as _, unix::net::SocketAddr},
+    os::{
+        linux::net::SocketAddrExt as _,
+        unix::net::{SocketAddr, UnixListener},
+    },
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -64,7 +67,7 @@ impl Site {
             earlier: Vec::new(),
             group: None,
             control: poller.waker(),
-            listener,
+            listeners: StatusListeners { all: listener, reserved: None },
         };
         let status = StatusThread::start(makings).unwrap();
         Self { address, status, poller, drops: Arc::default(), worker, _database: database }
@@ -317,7 +320,14 @@ impl TurnByTurn {
         let (rested, _never) = std::sync::mpsc::channel();
         let (readers, poller) = (Readers::new(None), Poller::new().unwrap());
         let board = Board::new(Poller::new().unwrap().waker());
-        let server = Server::new(listener, poller, readers, sources, rested).unwrap();
+        let server = Server::new(
+            StatusListeners { all: listener, reserved: None },
+            poller,
+            readers,
+            sources,
+            rested,
+        )
+        .unwrap();
         Self { address, server, board }
     }
 

@@ -176,11 +176,11 @@ impl RxBatch {
         reason: DropReason,
         ctx: &mut BatchContext<'_>,
     ) {
-        let DropSite { packet, known, errno } = self.site(place);
+        let DropSite { packet, known } = self.site(place);
         let device = known.device.or_else(|| policy.and_then(PolicyEntry::device));
         let policy = policy.map(PolicyEntry::index);
         let known = DropSubject { policy, device, ..known };
-        ctx.note_drop(1, reason, &DropSite { packet, known, errno });
+        ctx.note_drop(1, reason, &DropSite { packet, known });
         self.items[place].fate = Fate::Gone;
     }
 
@@ -195,7 +195,7 @@ impl RxBatch {
         });
         let sa = item.path.last().map(|entry| SaSubject::from(&*self.rx_cache[*entry as usize].sa));
         let device = self.metadata.device_of(item);
-        DropSite { packet, known: DropSubject { sa, policy: None, device }, errno: None }
+        DropSite { packet, known: DropSubject { sa, policy: None, device } }
     }
 
     /// Clears what belongs to these packets only.
