@@ -33,6 +33,7 @@ use std::{collections::BTreeMap, net::SocketAddr};
 use claims::Claims;
 use moves::Moves;
 use peers::Peers;
+use serde::{Deserialize, Serialize};
 use session::Session;
 use view::PoolView;
 use votes::VoteChange;
@@ -161,7 +162,8 @@ pub enum AgentOutput {
 }
 
 /// What the own gateway is to do, in this order.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum GatewayOrder {
     /// To have these lines, whatever children it has.
     Base(Lines),
@@ -190,7 +192,8 @@ pub enum GatewayOrder {
 }
 
 /// What the own gateway says.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum GatewayReport {
     /// A child is there, with these states.
     Installed(ChildId, Vec<StateInfo>),
@@ -203,7 +206,7 @@ pub enum GatewayReport {
 }
 
 /// A state, as the gateway has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateInfo {
     /// Its name.
     pub state: StateDigest,
@@ -216,7 +219,8 @@ pub struct StateInfo {
 }
 
 /// What a state is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum StateDirection {
     /// It accepts packets.
     In,
@@ -225,7 +229,7 @@ pub enum StateDirection {
 }
 
 /// How far a state is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateUse {
     /// Which.
     pub state: StateDigest,
@@ -375,7 +379,7 @@ impl Agent {
         &self,
         path: &str,
         serial: Serial,
-        record: &impl serde::Serialize,
+        record: &impl Serialize,
         random: &mut dyn FnMut() -> u64,
     ) -> Vec<u8> {
         // Names, numbers and lists: JSON has a form for all of them.
