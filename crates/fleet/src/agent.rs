@@ -19,11 +19,13 @@
 //! | `session.rs` | the lease, and being without etcd |
 //! | `tenure.rs`, `moves.rs` | a child at this gateway; how it comes and goes |
 //! | `claims.rs` | numbers and edges, by transactions |
+//! | `summary.rs` | what people are told |
 
 mod claims;
 mod moves;
 mod peers;
 mod session;
+mod summary;
 mod tenure;
 mod view;
 mod votes;
@@ -35,6 +37,7 @@ use moves::Moves;
 use peers::Peers;
 use serde::{Deserialize, Serialize};
 use session::Session;
+pub use summary::{AgentSummary, StoreContact};
 use view::PoolView;
 use votes::VoteChange;
 
@@ -300,6 +303,11 @@ impl Agent {
             outbox: Vec::new(),
             now: 0,
         }
+    }
+
+    /// Other keys open and seal from now on.
+    pub fn set_keyring(&mut self, keyring: Keyring) {
+        self.keyring = keyring;
     }
 
     /// What follows from something that it is told, at a time. Random bits come from `random`.
