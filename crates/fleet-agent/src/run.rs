@@ -19,7 +19,7 @@ use tokio::{
     net::UdpSocket,
     signal::unix::{Signal, SignalKind, signal},
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
-    time::{MissedTickBehavior, interval, sleep},
+    time::{Instant, MissedTickBehavior, interval, interval_at, sleep},
 };
 use uxfrm_control_client::leases::{LeaseNews, LeaseSession};
 use uxfrm_fleet::{
@@ -218,7 +218,7 @@ impl Life<'_> {
     async fn live(&mut self, signals: &mut Signals, reporter: &mut Reporter) -> Ended {
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut report = interval(REPORT);
+        let mut report = interval_at(Instant::now() + REPORT, REPORT);
         report.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut datagram = vec![0; LARGEST];
         loop {

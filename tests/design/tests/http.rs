@@ -1,4 +1,4 @@
-//! HTTP is in `uxfrm-web` and `uxfrm-fleet` alone, and they have no part of the data path: what
+//! HTTP is in `uxfrm-web` and `uxfrm-fleet` alone, and they have no part of the data path. What
 //! each program links is read from `cargo tree`, which has the features that a build of this package
 //! has.
 
