@@ -22,7 +22,7 @@ lines = "ip xfrm policy add src 10.9.0.0/24 dst 10.8.0.0/24 dir out action block
 
 
 def tunnel(number, key=KEY):
-    line = f"ip xfrm state add src 10.0.0.{number} dst 10.1.0.1 proto esp spi {number} dir in aead rfc4106(gcm(aes)) {key} 128"
+    line = f"ip xfrm state add src 10.0.0.{number} dst 10.1.0.1 proto esp spi {number} dir in replay-window 64 aead rfc4106(gcm(aes)) {key} 128"
     return f'\n[tunnels.t{number}]\nlines = """\n{line}\n"""\n'
 
 

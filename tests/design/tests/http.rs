@@ -1,6 +1,6 @@
 //! HTTP is in `uxfrm-web` and `uxfrm-fleet` alone, and they have no part of the data path. What
-//! each program links is read from `cargo tree`, which has the features that a build of this package
-//! has.
+//! each program links is read from `cargo tree`, which has the features that a build of this
+//! package has.
 
 use std::collections::BTreeSet;
 use std::process::Command;
