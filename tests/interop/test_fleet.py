@@ -136,7 +136,10 @@ def test_two_agents_share_tunnels(ours):
         # States are opened above nothing, with numbers of their own.
         patience.wait_for(lambda: len(host.gateway.ordered("numbers")) >= len(host.gateway.has()), host.log)
         patience.wait_for(lambda: len(host.gateway.ordered("open")) >= len(host.gateway.has()), host.log)
-        assert all(lease["first"] == 1 for _, lease in host.gateway.ordered("numbers"))
+    # A tunnel may have moved when the second one joined: no number is ever of both.
+    leased = [(state, lease["first"], lease["last"]) for host in (one, other) for state, lease in host.gateway.ordered("numbers")]
+    for number, (state, first, last) in enumerate(leased):
+        assert all(last < begin or end < first for same, begin, end in leased[number + 1 :] if same == state), leased
     assert ours.first.fleet("status").startswith("fleet ours, generation 1\n")
 
     # Drained, it gives all to the other one, and takes its own again.
@@ -163,7 +166,7 @@ def test_etcd_goes_and_comes_back(ours):
     host.start()
     patience.wait_for(lambda: host.gateway.has() == ["t1/0"], host.log)
     ours.etcd.stop()
-    patience.wait_for(lambda: "without etcd: the gateway ends" in host.log(), host.log)
+    patience.wait_for(lambda: "without etcd: the gateway" in host.log(), host.log)
     said = host.fleet("status", check=False)
     assert "does not answer" in said and "this host: without etcd" in said, said
     assert host.gateway.has() == ["t1/0"]
