@@ -22,6 +22,7 @@ UNITS = prerequisite.REPOSITORY / "examples" / "systemd"  # test_guard_boot.py v
 ROOT_ONLY = {
     "usr/bin/uxfrm": 0o755,
     "usr/lib/uxfrm/maintain": 0o755,
+    "usr/lib/uxfrm/uxfrm-fleet": 0o755,
     "usr/lib/uxfrm/uxfrm-web": 0o755,
     "usr/lib/uxfrm/libuxfrm_redirect.so": 0o644,
 }
@@ -316,7 +317,7 @@ def test_static_keys_carry_traffic_as_they_are_written(hosts, packages):
 
 def test_binary_and_library_run_with_the_c_library_of_rhel_9(uxfrm):
     prerequisite.programs(objdump="gcc")
-    for path in (uxfrm, uxfrm.with_name("uxfrm-web"), uxfrm.with_name("libuxfrm_redirect.so")):
+    for path in (uxfrm, uxfrm.with_name("uxfrm-web"), uxfrm.with_name("uxfrm-fleet"), uxfrm.with_name("libuxfrm_redirect.so")):
         symbols = subprocess.run(["objdump", "-T", path], check=True, stdout=subprocess.PIPE, text=True).stdout
         versions = {tuple(map(int, found.split("."))): line for line in symbols.splitlines() for found in re.findall(r"GLIBC_([0-9.]+)", line)}
         assert versions and max(versions) <= RHEL_9, versions[max(versions)]

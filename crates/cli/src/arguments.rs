@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::PossibleValuesParser};
 use uxfrm_bench::CaseFilter;
+use uxfrm_fleet_options::FleetOptions;
 use uxfrm_web_options::WebOptions;
 
 pub(crate) use self::inspection::{
@@ -135,6 +136,11 @@ pub(crate) enum Command {
     /// `[status] group`. Without options it listens on a Unix socket. `/api/v1/openapi.json`
     /// describes what may be asked.
     Web(WebOptions),
+    /// Run many gateways from one desired state in etcd: their tunnels, who has which, failover.
+    ///
+    /// etcd (v3) holds the state, sealed under the fleet's key. The agent of each gateway
+    /// (`uxfrm fleet run`) tells it which tunnels it has.
+    Fleet(FleetOptions),
     /// List and change states and policies, as `ip xfrm` does; watch events; save and sync.
     ///
     /// `uxfrm xfrm save` prints all of them as lines, and `uxfrm xfrm sync FILE` makes them what

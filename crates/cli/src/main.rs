@@ -9,6 +9,7 @@ mod arguments;
 mod bench;
 mod capture;
 mod check;
+mod companion;
 mod completions;
 mod demo;
 mod demo_case;
@@ -20,6 +21,7 @@ mod drops;
 mod environment;
 mod exec;
 mod exit_code;
+mod fleet;
 mod host;
 mod ike_unit;
 mod left_guard;
@@ -35,7 +37,6 @@ mod top;
 mod trace;
 mod tunnels;
 mod upgrade;
-mod web;
 mod why;
 mod xfrm;
 
@@ -106,6 +107,7 @@ const fn reads_keys(command: &Command) -> bool {
         | Command::Trace(_)
         | Command::Probe(_)
         | Command::Web(_)
+        | Command::Fleet(_)
         | Command::Exec(_)
         | Command::Demo(_)
         | Command::Bench(_)
@@ -139,7 +141,8 @@ fn execute(command: Command, supervisor: Option<u32>) -> anyhow::Result<ExitCode
         Command::Capture(options) => capture::execute(&options),
         Command::Trace(options) => trace::execute(&options),
         Command::Probe(options) => return probe::execute(&options),
-        Command::Web(_) => web::execute(),
+        Command::Web(_) => companion::WEB.execute(),
+        Command::Fleet(options) => fleet::execute(&options),
         Command::Exec(options) => exec::execute(&options),
         Command::Demo(options) => demo::execute(&options),
         Command::Bench(options) => bench::execute(&options),

@@ -13,6 +13,7 @@ use std::{
 };
 
 use nix::{
+    errno::Errno,
     sys::{
         socket::{
             AddressFamily, SockFlag, SockType, UnixAddr, getsockopt, setsockopt, socket,
@@ -92,7 +93,7 @@ pub enum ClientDialect {
 /// # Errors
 /// [`Unanswered`] when none runs there, or it does not answer us.
 pub fn connect(path: Option<&Path>, groups: u32) -> anyhow::Result<OwnedFd> {
-    open(path, groups, Dialect::Xfrm, (groups == 0).then_some(ANSWER))
+    open(path, groups, Dialect::Xfrm as u32, (groups == 0).then_some(ANSWER))
 }
 
 /// The same, on which another protocol is spoken. [`disable_timeout`] is for who listens to a
@@ -108,7 +109,7 @@ pub fn connect_dialect(path: Option<&Path>, spoken: ClientDialect) -> anyhow::Re
         ClientDialect::Reload => Dialect::Reload,
         ClientDialect::Upgrade => Dialect::Upgrade,
     };
-    open(path, 0, dialect, Some(ANSWER))
+    open(path, 0, dialect as u32, Some(ANSWER))
 }
 
 /// Has a connection wait for what comes without a limit.
@@ -119,10 +120,11 @@ pub fn disable_timeout(connection: &OwnedFd) -> io::Result<()> {
     Ok(setsockopt(connection, ReceiveTimeout, &TimeVal::seconds(0))?)
 }
 
-fn open(
+/// A connection on which the dialect of a number is spoken.
+pub(crate) fn open(
     path: Option<&Path>,
     groups: u32,
-    dialect: Dialect,
+    dialect: u32,
     patience: Option<Duration>,
 ) -> anyhow::Result<OwnedFd> {
     let asked = ask(path, groups, dialect, patience);
@@ -131,7 +133,14 @@ fn open(
         anyhow::Error::new(error).context(what)
     })?;
     let is_welcome = answer.kind == GreetingKind::Welcome;
-    let refused = || Unanswered::new("the gateway answers only root and the user that runs it");
+    let is_unknown = answer.value.cast_signed() == Errno::EPROTONOSUPPORT as i32;
+    let refused = || {
+        Unanswered::new(if is_unknown {
+            "the gateway does not know this request: it is of an earlier release"
+        } else {
+            "the gateway answers only root and the user that runs it"
+        })
+    };
     anyhow::ensure!(is_welcome, refused());
     Ok(socket)
 }
@@ -162,12 +171,11 @@ fn unanswered(path: Option<&Path>, error: &io::Error) -> String {
 fn ask(
     path: Option<&Path>,
     groups: u32,
-    dialect: Dialect,
+    value: u32,
     patience: Option<Duration>,
 ) -> io::Result<(OwnedFd, Greeting)> {
     let socket = dial(path)?;
     let port = std::process::id();
-    let value = dialect as u32;
     let question = Greeting { kind: GreetingKind::Ask, port, groups, options: OPTIONS, value };
     send_datagram(&socket, &question.to_bytes())?;
     let mut bytes = [0; LENGTH];

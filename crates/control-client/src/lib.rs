@@ -7,6 +7,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | [`reload`], [`upgrade`] | requests and answers of these dialects, as JSON |
+//! | [`leases`] | orders of a fleet's agent, and news for it |
 //! | [`stat`] | the status socket: counters, tunnels |
 //! | [`packet_watch`] | captures and traces |
 //! | [`fallback_socket`] | where to look when a stranger has the abstract name |
@@ -15,6 +16,7 @@
 mod connection;
 mod datagrams;
 pub mod fallback_socket;
+pub mod leases;
 pub mod packet_watch;
 pub mod reload;
 pub mod stat;

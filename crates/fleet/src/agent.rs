@@ -19,11 +19,13 @@
 //! | `session.rs` | the lease, and being without etcd |
 //! | `tenure.rs`, `moves.rs` | a child at this gateway; how it comes and goes |
 //! | `claims.rs` | numbers and edges, by transactions |
+//! | `summary.rs` | what people are told |
 
 mod claims;
 mod moves;
 mod peers;
 mod session;
+mod summary;
 mod tenure;
 mod view;
 mod votes;
@@ -33,7 +35,9 @@ use std::{collections::BTreeMap, net::SocketAddr};
 use claims::Claims;
 use moves::Moves;
 use peers::Peers;
+use serde::{Deserialize, Serialize};
 use session::Session;
+pub use summary::{AgentSummary, StoreContact};
 use view::PoolView;
 use votes::VoteChange;
 
@@ -161,7 +165,8 @@ pub enum AgentOutput {
 }
 
 /// What the own gateway is to do, in this order.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum GatewayOrder {
     /// To have these lines, whatever children it has.
     Base(Lines),
@@ -190,7 +195,8 @@ pub enum GatewayOrder {
 }
 
 /// What the own gateway says.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum GatewayReport {
     /// A child is there, with these states.
     Installed(ChildId, Vec<StateInfo>),
@@ -203,7 +209,7 @@ pub enum GatewayReport {
 }
 
 /// A state, as the gateway has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateInfo {
     /// Its name.
     pub state: StateDigest,
@@ -216,7 +222,8 @@ pub struct StateInfo {
 }
 
 /// What a state is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum StateDirection {
     /// It accepts packets.
     In,
@@ -225,7 +232,7 @@ pub enum StateDirection {
 }
 
 /// How far a state is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateUse {
     /// Which.
     pub state: StateDigest,
@@ -296,6 +303,11 @@ impl Agent {
             outbox: Vec::new(),
             now: 0,
         }
+    }
+
+    /// Other keys open and seal from now on.
+    pub fn set_keyring(&mut self, keyring: Keyring) {
+        self.keyring = keyring;
     }
 
     /// What follows from something that it is told, at a time. Random bits come from `random`.
@@ -375,7 +387,7 @@ impl Agent {
         &self,
         path: &str,
         serial: Serial,
-        record: &impl serde::Serialize,
+        record: &impl Serialize,
         random: &mut dyn FnMut() -> u64,
     ) -> Vec<u8> {
         // Names, numbers and lists: JSON has a form for all of them.

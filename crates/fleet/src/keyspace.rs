@@ -94,6 +94,30 @@ impl PoolKeyspace {
         self.key("desired")
     }
 
+    /// What the keys of all buckets begin with.
+    #[must_use]
+    pub fn all_buckets(&self) -> String {
+        self.key("buckets/")
+    }
+
+    /// What the keys of all tunnels begin with.
+    #[must_use]
+    pub fn all_tunnels(&self) -> String {
+        self.tunnels.clone()
+    }
+
+    /// What all votes begin with.
+    #[must_use]
+    pub fn all_votes(&self) -> String {
+        self.key("votes/")
+    }
+
+    /// What the keys of what gateways say of themselves begin with.
+    #[must_use]
+    pub fn all_gateways(&self) -> String {
+        self.key("gateways/")
+    }
+
     /// One bucket of tunnels.
     #[must_use]
     pub fn bucket(&self, number: usize, serial: Serial) -> String {
@@ -128,6 +152,12 @@ impl PoolKeyspace {
     #[must_use]
     pub fn gateway(&self, gateway: &GatewayName) -> String {
         self.key(&format!("gateways/{gateway}"))
+    }
+
+    /// What the keys of all sequence numbers begin with.
+    #[must_use]
+    pub fn all_numbers(&self) -> String {
+        self.key("numbers/")
     }
 
     /// The sequence numbers of a key.

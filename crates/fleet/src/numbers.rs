@@ -104,11 +104,11 @@ impl NumberRecord {
     }
 }
 
-/// One that is not there yet.
+/// One that is not there yet, and not zero, which stands for none at gateways.
 fn fresh(prefixes: &mut Vec<u32>, draw: &mut impl FnMut() -> u32) -> u32 {
     loop {
         let prefix = draw();
-        if !prefixes.contains(&prefix) {
+        if prefix != 0 && !prefixes.contains(&prefix) {
             prefixes.push(prefix);
             return prefix;
         }

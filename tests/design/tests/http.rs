@@ -1,11 +1,13 @@
-//! HTTP is in `uxfrm-web` alone, and that has no part of the data path: what each program links is
-//! read from `cargo tree`, which has the features that a build of this package has.
+//! HTTP is in `uxfrm-web` and `uxfrm-fleet` alone, and they have no part of the data path. What
+//! each program links is read from `cargo tree`, which has the features that a build of this
+//! package has.
 
 use std::collections::BTreeSet;
 use std::process::Command;
 
 /// What serves or describes HTTP.
-const HTTP: &[&str] = &["axum", "h2", "http", "hyper", "hyper-util", "tokio", "tower", "utoipa"];
+const HTTP: &[&str] =
+    &["axum", "h2", "http", "hyper", "hyper-util", "tokio", "tonic", "tower", "utoipa"];
 
 /// What moves packets, has keys or changes the host.
 const GATEWAY: &[&str] = &[
@@ -48,4 +50,11 @@ fn server_links_nothing_of_the_gateway() {
     let linked = linked("uxfrm-web");
     assert_eq!(both(&linked, GATEWAY), Vec::<String>::new(), "linked by uxfrm-web");
     assert!(!both(&linked, HTTP).is_empty(), "else this test sees nothing: {linked:?}");
+}
+
+/// Its TLS is by AWS-LC, which is the gateway's crypto as well.
+#[test]
+fn agent_links_nothing_of_the_gateway_but_a_library() {
+    let linked = linked("uxfrm-fleet-agent");
+    assert_eq!(both(&linked, GATEWAY), ["aws-lc-sys"], "linked by uxfrm-fleet");
 }

@@ -19,13 +19,14 @@ const LAYERS: &[&[&str]] = &[
         NETLINK_WIRE,
         "uxfrm-cli-grammar",
         "uxfrm-web-options",
+        "uxfrm-fleet-options",
         "uxfrm-fleet",
     ],
     &["uxfrm-crypto", CLASSIFY, "uxfrm-metrics"],
     &["uxfrm-engine"],
     &["uxfrm-tunnel", "uxfrm-offload", "uxfrm-netlink"],
     &["uxfrm-xfrm", "uxfrm-link", CONTROL_CLIENT, HOST_FACTS],
-    &["uxfrm-runtime", WEB],
+    &["uxfrm-runtime", WEB, FLEET_AGENT],
     &["uxfrm"],
     &["uxfrm-daemon"],
     &["uxfrm-bench"],
@@ -59,6 +60,9 @@ const CLI: &str = "uxfrm-cli";
 
 /// The one program with HTTP, which talks to a gateway as any client does.
 const WEB: &str = "uxfrm-web";
+
+/// The one program that talks to etcd.
+const FLEET_AGENT: &str = "uxfrm-fleet-agent";
 
 /// These tests themselves: use no crate, and none uses them.
 const DESIGN: &str = "uxfrm-design";

@@ -151,6 +151,18 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     (
+        "fleet",
+        &[
+            example("uxfrm fleet init ours --etcd http://10.0.0.9:2379", "a fleet, and its key"),
+            example(
+                "uxfrm fleet join gw-1 --address 10.0.0.1:4600",
+                "this host is a gateway of it",
+            ),
+            example("uxfrm fleet apply --dry-run tunnels.toml", "what would change"),
+            example("uxfrm fleet drain gw-1", "before maintenance: its tunnels go to the others"),
+        ],
+    ),
+    (
         "xfrm",
         &[
             example("uxfrm xfrm -s state list nokeys", "the states, with counters"),

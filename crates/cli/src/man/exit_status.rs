@@ -66,6 +66,17 @@ pub(super) const ALL: &[ExitStatus] = &[
         codes: &[("0", "done"), ("1", "failed"), USAGE],
     },
     ExitStatus {
+        commands: &["fleet"],
+        codes: &[
+            ("0", "done; `status`: all is well"),
+            (
+                "1",
+                "it was refused, or failed; `status`: a gateway or an endpoint of etcd is not well",
+            ),
+            ("2", "`status`: etcd does not answer; or the command line is wrong"),
+        ],
+    },
+    ExitStatus {
         commands: &["xfrm", "fou", "link", "dev"],
         codes: &[
             ("0", "done"),

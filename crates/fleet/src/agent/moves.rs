@@ -43,6 +43,11 @@ impl Moves {
         self.tenures.is_empty() && self.leaving.is_empty()
     }
 
+    /// How many children go.
+    pub(super) fn leaving(&self) -> usize {
+        self.leaving.len()
+    }
+
     pub(super) const fn has_mail(&self) -> bool {
         self.is_mail_new
     }

@@ -11,7 +11,7 @@ fn gateway(name: &str) -> GatewayName {
     name.parse().unwrap()
 }
 
-/// Draws 0, 1, 2 and so on.
+/// Draws 0, which is no prefix, and then 1, 2 and so on.
 fn counting() -> impl FnMut() -> u32 {
     let mut next = 0;
     move || {
@@ -27,10 +27,10 @@ fn ranges_follow_each_other() {
     let (record, one) = record.lease(&a, 100, NO_ESN, &mut draw).unwrap();
     let (record, two) = record.lease(&b, 50, NO_ESN, &mut draw).unwrap();
     let (record, three) = record.lease(&b, 10, NO_ESN, &mut draw).unwrap();
-    assert_eq!((one.first, one.last, &one.prefixes[..]), (1, 100, &[0][..]));
-    assert_eq!((two.first, two.last, &two.prefixes[..]), (101, 150, &[1][..]));
-    assert_eq!((three.first, three.last, &three.prefixes[..]), (151, 160, &[1][..]));
-    assert_eq!((record.next, &record.prefixes[..]), (161, &[0, 1][..]));
+    assert_eq!((one.first, one.last, &one.prefixes[..]), (1, 100, &[1][..]));
+    assert_eq!((two.first, two.last, &two.prefixes[..]), (101, 150, &[2][..]));
+    assert_eq!((three.first, three.last, &three.prefixes[..]), (151, 160, &[2][..]));
+    assert_eq!((record.next, &record.prefixes[..]), (161, &[1, 2][..]));
 }
 
 #[test]
@@ -38,14 +38,14 @@ fn an_upper_half_has_a_prefix_of_its_own() {
     let (a, mut draw) = (gateway("a"), counting());
     let record = NumberRecord { next: NO_ESN, holder: a.clone(), prefixes: vec![7] };
     let (record, lease) = record.lease(&a, 3, ESN, &mut draw).unwrap();
-    assert_eq!((lease.first, lease.last, &lease.prefixes[..]), (NO_ESN, NO_ESN + 2, &[7, 0][..]));
+    assert_eq!((lease.first, lease.last, &lease.prefixes[..]), (NO_ESN, NO_ESN + 2, &[7, 1][..]));
     assert_eq!(lease.iv(NO_ESN), 7 << 32 | NO_ESN);
-    assert_eq!(lease.iv(NO_ESN + 1), 0);
+    assert_eq!(lease.iv(NO_ESN + 1), 1 << 32);
     let (_, next) = record.lease(&a, 1, ESN, &mut draw).unwrap();
-    assert_eq!(next.prefixes, [0]);
+    assert_eq!(next.prefixes, [1]);
     // And one that begins with a new upper half.
     let record = NumberRecord { next: NO_ESN + 1, holder: a.clone(), prefixes: vec![7] };
-    assert_eq!(record.lease(&a, 1, ESN, &mut draw).unwrap().1.prefixes, [1]);
+    assert_eq!(record.lease(&a, 1, ESN, &mut draw).unwrap().1.prefixes, [2]);
 }
 
 #[test]
