@@ -22,6 +22,7 @@ use nix::{
     unistd::{AccessFlags, Pid, access},
 };
 use uxfrm_engine::{Database, Drops, Event, Settings, SharedCacheStats};
+use uxfrm_host_facts::subordinate_users::SubordinateUsers;
 use uxfrm_io::{
     icmp_errors::IcmpErrors, nftables::TableWatch, poll::Poller, rtnetlink::RtnlMonitor,
     secret_memory, signal::Signals, uevents::Uevents,
@@ -128,6 +129,8 @@ fn run_with(
     if config.status.group.is_some() {
         socket.let_others_connect().context("can't let [status] group ask")?;
     }
+    // Before files are out of reach.
+    let subordinates = SubordinateUsers::read();
     let _directory = fallback_socket::hold();
     let poller = Poller::new()?;
     let mut descriptors = DescriptorStore::default();
@@ -157,7 +160,7 @@ fn run_with(
         wake_clients::wake_waiting();
     }
     let _confined = sandbox::close(path, &config);
-    let status = gateway.answer_status(path, &config, &socket)?;
+    let status = gateway.answer_status(path, &config, &socket, subordinates)?;
     gateway.run_until_stopped(signals, status, control)
 }
 
