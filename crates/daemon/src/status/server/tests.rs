@@ -375,3 +375,45 @@ fn endless_refusals_are_answered_between_those_of_others() {
         refused += more;
     }
 }
+
+/// What a client is told that is not answered any more.
+fn is_turned_away(client: &UnixStream) -> bool {
+    let StatusAnswer::Refusal(refusal) = read(client) else { panic!("it is answered") };
+    refusal.is_for_want_of_place()
+}
+
+#[test]
+fn group_of_half_requests_makes_room_and_is_told_so() {
+    fn enter(site: &mut TurnByTurn, user: u32) -> (UnixStream, Admission) {
+        let (near, far) = UnixStream::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        far.set_nonblocking(true).unwrap();
+        let admission = site.server.admit(near, Access::Group { user });
+        (far, admission)
+    }
+    let mut site = TurnByTurn::new();
+    let mut half = Vec::new();
+    for user in 100..148 {
+        let (client, admission) = enter(&mut site, user);
+        assert_eq!(admission, Admission::Done);
+        (&client).write_all(br#"{"version""#).unwrap();
+        half.push(client);
+        site.turn();
+    }
+    let (mut member, admission) = enter(&mut site, 9);
+    assert_eq!(admission, Admission::InPlaceOfAnother);
+    assert!(is_turned_away(&half[0]), "the oldest goes");
+    ask(&mut member);
+    let mut turns = 0;
+    while lines(&member) == 0 {
+        turns += 1;
+        assert!(turns < 10, "the member is not answered");
+        site.turn();
+    }
+    // All others have as much, and the member is about to ask again.
+    (&member).write_all(b"{").unwrap();
+    site.turn();
+    let (second, admission) = enter(&mut site, 105);
+    assert_eq!(admission, Admission::Done);
+    assert!(is_turned_away(&second));
+}
