@@ -178,8 +178,11 @@ mod tests {
         assert_eq!(place(&group, Access::Full), Some(49));
     }
 
+    /// Who has the place of this number.
+    type Users = fn(usize) -> u32;
+
     /// A place for each of the group, by who has it and what it is in the middle of.
-    fn group(by: &[(usize, fn(usize) -> u32, Need)]) -> Clients {
+    fn group(by: &[(usize, Users, Need)]) -> Clients {
         let each = by
             .iter()
             .flat_map(|(count, user, need)| (0..*count).map(move |at| (of(user(at)), *need)));
@@ -201,7 +204,6 @@ mod tests {
     #[test]
     fn newcomer_takes_the_place_that_is_needed_least() {
         use Need::{Answer, Nothing, Reader, Request};
-        type Users = fn(usize) -> u32;
         fn each(at: usize) -> u32 {
             100 + u32::try_from(at).unwrap()
         }
