@@ -88,8 +88,9 @@ pub(crate) enum Command {
     ///
     /// Three lines a tunnel: what it is, how it is and what it carried, and when its states end.
     /// A tunnel is `up`; `idle` without a packet for two minutes; `one-way` when it sent for 30 s
-    /// and received nothing; or `down`. Exit code: 0 all are up or idle, 1 something is not, 2 no
-    /// gateway answers.
+    /// and received nothing, or when nearly all that it received was dropped here; `down` when no
+    /// state takes what it sends, or nothing can come in. Exit code: 0 all are up or idle, 1
+    /// something is not, 2 no gateway answers.
     Status(StatusOptions),
     /// Show what the running gateway does, live: tunnels, workers, ports, devices, drops, caches.
     ///

@@ -45,6 +45,9 @@ pub enum Error {
         "the gateway answers only root, the user that runs it, and the members of `[status] group`"
     )]
     NotAllowed,
+    /// It has no place for another client.
+    #[error("the gateway has no place for another client: {0}: ask again")]
+    TurnedAway(String),
     /// It has not answered for so long.
     #[error(
         "the uxfrm of this network namespace has not answered for {} s: it is stopped or too busy",
@@ -143,7 +146,7 @@ pub fn read_workers() -> Result<WorkerReport, Error> {
 }
 
 /// Asks it anything; the answer is no refusal. One that closes the connection without an answer is
-/// asked once more: it may have been replaced by another.
+/// asked once more: it may have been replaced by another. So is one that has no place.
 ///
 /// # Errors
 /// As [`read_counters`]; [`Error::Refused`].
@@ -157,20 +160,28 @@ pub fn ask(request: &StatusRequest) -> Result<StatusAnswer, Error> {
         | StatusRequest::Trace(_) => ANSWER,
         StatusRequest::Status(_) | StatusRequest::Why(_) => SURVEY,
     };
+    let mut told = Err(Error::NotAllowed);
     for _ in 0..ATTEMPTS {
         let server = dial()?;
         server.set_read_timeout(Some(patience))?;
         let line = answered(server, request, patience)?;
-        if !line.is_empty() {
-            return read(&line);
+        if line.is_empty() {
+            continue;
+        }
+        told = read(&line);
+        if !matches!(told, Err(Error::TurnedAway(_))) {
+            break;
         }
     }
-    Err(Error::NotAllowed)
+    told
 }
 
 /// Reads what a gateway says; a refusal is an error.
 pub(crate) fn read(line: &[u8]) -> Result<StatusAnswer, Error> {
     match StatusAnswer::from_line(line) {
+        Ok(StatusAnswer::Refusal(refusal)) if refusal.is_for_want_of_place() => {
+            Err(Error::TurnedAway(refusal.message))
+        }
         Ok(StatusAnswer::Refusal(refusal)) => Err(Error::Refused(refusal)),
         Ok(answer) => Ok(answer),
         Err(_) if line.starts_with(b"Xfrm") => Err(Error::OlderRelease),
@@ -246,6 +257,18 @@ mod tests {
     };
 
     use super::*;
+
+    /// And not as one who may not ask, or asks wrongly.
+    #[test]
+    fn client_without_a_place_is_told_so() {
+        let refusal = RequestRefusal::for_want_of_place("all are in use");
+        let error = read(&StatusAnswer::Refusal(refusal).to_line()).unwrap_err();
+        let text = "the gateway has no place for another client: all are in use: ask again";
+        assert_eq!(error.to_string(), text);
+        let refusal = RequestRefusal::new("no reason x");
+        let error = read(&StatusAnswer::Refusal(refusal).to_line()).unwrap_err();
+        assert!(matches!(error, Error::Refused(_)), "{error:?}");
+    }
 
     #[test]
     fn stat_of_stopped_gateway_reports_timeout() {

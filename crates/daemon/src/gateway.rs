@@ -21,6 +21,7 @@ use nix::{
     unistd::{AccessFlags, Pid, access},
 };
 use uxfrm_engine::{Database, Drops, Event, Settings, SharedCacheStats};
+use uxfrm_host_facts::subordinate_users::SubordinateUsers;
 use uxfrm_io::{
     icmp_errors::IcmpErrors, nftables::TableWatch, poll::Poller, rtnetlink::RtnlMonitor,
     secret_memory, signal::Signals, uevents::Uevents,
@@ -122,6 +123,8 @@ fn run_with(
     }
     let mut socket =
         StatusSocket::open().context("another uxfrm runs in this network namespace")?;
+    // Before files are out of reach.
+    let subordinates = SubordinateUsers::read();
     let _directory = fallback_socket::hold();
     let group = config.status.group.as_ref().map(|group| group.number());
     socket.admit(group).context("can't let [status] group ask")?;
@@ -153,7 +156,7 @@ fn run_with(
         wake_clients::wake_waiting();
     }
     let _confined = sandbox::close(path, &config);
-    let status = gateway.answer_status(path, &config, &socket)?;
+    let status = gateway.answer_status(path, &config, &socket, subordinates)?;
     gateway.run_until_stopped(signals, status, control)
 }
 

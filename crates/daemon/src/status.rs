@@ -48,6 +48,7 @@ use std::{
 };
 
 use uxfrm_engine::{Moment, Published, Settings};
+use uxfrm_host_facts::subordinate_users::SubordinateUsers;
 use uxfrm_io::{
     poll::{Poller, Waker},
     priority, sandbox,
@@ -121,6 +122,8 @@ pub(crate) struct Makings {
     pub(crate) earlier: Vec<DropStatus>,
     /// A group whose members may ask.
     pub(crate) group: Option<u32>,
+    /// Users who are one, however many numbers they have.
+    pub(crate) subordinates: SubordinateUsers,
     /// Wakes the control thread.
     pub(crate) control: Waker,
     /// The socket, as [`StatusSocket::listeners`](socket::StatusSocket::listeners) gives it.
@@ -259,12 +262,21 @@ fn run(shared: &Arc<Shared>, makings: &Makings) -> io::Result<StartedThread> {
     let waker = poller.waker();
     let (rested_sender, rested) = mpsc::channel();
     let Makings {
-        published, identity, settings, started, feeds, earlier, group, listeners, ..
+        published,
+        identity,
+        settings,
+        started,
+        feeds,
+        earlier,
+        group,
+        subordinates,
+        listeners,
+        ..
     } = makings;
     let (settings, drops) = (settings.clone(), (&feeds[..], &earlier[..]));
     let sources = Sources::new(Arc::clone(published), identity.clone(), settings, *started, drops);
-    let server =
-        Server::new(listeners.try_clone()?, poller, Readers::new(*group), sources, rested_sender)?;
+    let readers = Readers::new(*group, subordinates.clone());
+    let server = Server::new(listeners.try_clone()?, poller, readers, sources, rested_sender)?;
     let shared = Arc::clone(shared);
     let work = move || serve(server, &shared);
     let thread = thread::Builder::new().name(THREAD.to_owned()).spawn(work)?;

@@ -1,5 +1,6 @@
 //! What the kernel does with a packet before the gateway has it and after: routes, forwarding, the
-//! check of ways back. The gateway explains its own part; [`complete`] adds the host's.
+//! check of ways back. The gateway explains its own part; [`complete`] adds the host's. And which
+//! users of the host are one.
 //!
 //! It reads `/proc/sys/net` and asks rtnetlink and the packet filter, in the calling thread's
 //! network namespace. No privilege is needed; what can't be read is said in a step.
@@ -10,6 +11,7 @@
 //! | `host` | what is read, and the steps that come of it |
 //! | `own_filter` | the steps that come of it |
 //! | `route` | the kernel's route of one packet |
+//! | [`subordinate_users`] | user numbers that count as another's |
 //! | `sender_told` | whether the sender of a packet hears that it is too large, and by whom |
 #![forbid(unsafe_code)]
 
@@ -18,6 +20,7 @@ mod own_filter;
 pub mod packet_filter;
 mod route;
 mod sender_told;
+pub mod subordinate_users;
 
 use uxfrm_status::explanation::{FlowExplanation, FlowOutcome, FlowQuery, FlowStep, StepResult};
 

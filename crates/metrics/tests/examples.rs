@@ -12,6 +12,7 @@ use std::{
 
 use serde_json::Value;
 use uxfrm_metrics::catalogue::{self, Kind, Metric};
+use uxfrm_status::health::{Health, HealthReason};
 
 /// A file of the repository.
 fn path(name: &str) -> PathBuf {
@@ -101,6 +102,68 @@ fn alerts_use_metrics_that_exist() {
             "{rule}"
         );
         assert!(rule.contains("`uxfrm ") && rule.contains("summary: "), "{rule}");
+    }
+}
+
+/// Why a tunnel is not well, and words for it that texts for people have in common.
+fn bad_reasons() -> [(Health, HealthReason, &'static str); 9] {
+    use Health::{Down, OneWay};
+    let (drop_reason, dropped, seconds_ago) = ("in_no_policy".to_owned(), 9, 1);
+    let (sent, received, seconds) = (9, 0, 30);
+    [
+        (Down, HealthReason::NoState, "can't be sent"),
+        (Down, HealthReason::AcquirePending, "can't be sent"),
+        (Down, HealthReason::Expired { spi: "0x1".to_owned(), seconds_ago }, "can't be sent"),
+        (Down, HealthReason::NumbersUsedUp, "can't be sent"),
+        (Down, HealthReason::WrongDirection, "can't be sent"),
+        (Down, HealthReason::NoInboundState, "can't come in"),
+        (
+            Down,
+            HealthReason::SentDropped { drop_reason: drop_reason.clone(), dropped, seconds_ago },
+            "takes none of it",
+        ),
+        (OneWay, HealthReason::NothingReceived { sent, received, seconds }, "has no answer"),
+        (
+            OneWay,
+            HealthReason::ReceivedDropped { drop_reason, dropped, received: 9, seconds_ago },
+            "is dropped here",
+        ),
+    ]
+}
+
+/// A reason of another kind is added above as well.
+fn is_bad(reason: &HealthReason) -> bool {
+    match reason {
+        HealthReason::NoState
+        | HealthReason::AcquirePending
+        | HealthReason::Expired { .. }
+        | HealthReason::NumbersUsedUp
+        | HealthReason::WrongDirection
+        | HealthReason::NoInboundState
+        | HealthReason::NothingReceived { .. }
+        | HealthReason::ReceivedDropped { .. }
+        | HealthReason::SentDropped { .. } => true,
+        HealthReason::WaitsForPacket
+        | HealthReason::OptionalWithoutState
+        | HealthReason::Quiet { .. } => false,
+    }
+}
+
+#[test]
+fn alerts_and_their_table_name_each_way_of_not_being_well() {
+    let (alerts, page) = (text("examples/prometheus/uxfrm-alerts.yml"), text("docs/metrics.md"));
+    for (health, reason, words) in bad_reasons() {
+        assert!(is_bad(&reason), "{reason:?}");
+        let alert = match health {
+            Health::Down => "UxfrmTunnelDown",
+            Health::OneWay => "UxfrmTunnelOneWay",
+            Health::Idle | Health::Up => unreachable!("not bad"),
+        };
+        let rule = alerts.split("- alert: ").find(|rule| rule.starts_with(alert)).expect("a rule");
+        let rule = rule.split_whitespace().collect::<Vec<_>>().join(" ");
+        let row = page.lines().find(|line| line.starts_with(&format!("| `{alert}`")));
+        assert!(rule.contains(words), "{reason:?}: {rule}");
+        assert!(row.is_some_and(|row| row.contains(words)), "{reason:?}: {row:?}");
     }
 }
 

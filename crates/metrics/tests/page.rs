@@ -18,7 +18,11 @@ use uxfrm_metrics::{
     format::TextFormat,
     page::page,
 };
-use uxfrm_status::{health::Health, protocol::StatusRequest, workers::WorkerStatus};
+use uxfrm_status::{
+    health::{Health, HealthFacts, SideDrops, SideFacts, judge},
+    protocol::StatusRequest,
+    workers::WorkerStatus,
+};
 
 /// Both forms of a page, which must say the same.
 fn both(told: &documents::Told) -> (String, Exposition) {
@@ -116,6 +120,31 @@ fn tunnel_by_its_series() {
     let other = [("peer", "198.18.0.8"), ("if_id", "5")];
     assert_eq!(page.of("uxfrm_tunnel_up", &other), Some(0.0));
     assert_eq!(page.of("uxfrm_state_sequence_ratio", &other), None);
+}
+
+/// It carries packets, and is not well: they go no further.
+#[test]
+fn tunnel_whose_packets_are_dropped_is_not_up() {
+    let dropped =
+        || Some(SideDrops { reason: "in_no_policy".to_owned(), dropped: 9, of: 9, seconds_ago: 1 });
+    let used = SideFacts { usable: 1, packets: 9, last_seconds_ago: Some(1), ..Default::default() };
+    let lost = SideFacts { dropped: dropped(), ..used.clone() };
+    for (outbound, inbound, health, up) in [
+        (&used, &used, Health::Up, 1.0),
+        (&used, &lost, Health::OneWay, 0.0),
+        (&lost, &used, Health::Down, 0.0),
+    ] {
+        let sides = (Some(outbound.clone()), Some(inbound.clone()));
+        let facts = HealthFacts { outbound: sides.0, inbound: sides.1, ..Default::default() };
+        let mut tunnel = tunnel(7);
+        (tunnel.health, tunnel.reason) = judge(&facts);
+        assert_eq!(tunnel.health, health, "{:?}", tunnel.reason);
+        let (_, page) = both(&told(vec![tunnel]));
+        assert_eq!(page.of("uxfrm_tunnel_up", &NAME), Some(up), "{health}");
+        let label = ("health", health.as_str());
+        let series = page.of("uxfrm_tunnel_health", &[&NAME[..], &[label]].concat());
+        assert_eq!(series, Some(1.0), "{health}");
+    }
 }
 
 #[test]

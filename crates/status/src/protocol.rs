@@ -93,9 +93,9 @@ pub enum StatusAnswer {
 pub struct RequestRefusal {
     /// What is wrong.
     pub message: String,
-    /// Versions that the gateway speaks.
+    /// Versions that the gateway speaks; none where it has no place for its client.
     pub versions: Vec<u32>,
-    /// Requests that it knows.
+    /// Requests that it knows; none where it has no place for its client.
     pub requests: Vec<String>,
 }
 
@@ -124,6 +124,18 @@ impl RequestRefusal {
     pub fn new(message: impl Into<String>) -> Self {
         let requests = REQUESTS.map(str::to_owned).to_vec();
         Self { message: message.into(), versions: vec![VERSION], requests }
+    }
+
+    /// One of a client for which there is no place, whatever it asks.
+    #[must_use]
+    pub fn for_want_of_place(message: impl Into<String>) -> Self {
+        Self { message: message.into(), versions: Vec::new(), requests: Vec::new() }
+    }
+
+    /// Whether it is no fault of the request: later there may be a place.
+    #[must_use]
+    pub fn is_for_want_of_place(&self) -> bool {
+        self.versions.is_empty() && self.requests.is_empty()
     }
 }
 
@@ -267,6 +279,7 @@ mod tests {
         let answers = [
             StatusAnswer::Counters(CounterReport { at: 7, ..CounterReport::default() }),
             StatusAnswer::Refusal(RequestRefusal::new("x")),
+            StatusAnswer::Refusal(RequestRefusal::for_want_of_place("x")),
         ];
         for answer in answers {
             assert_eq!(StatusAnswer::from_line(&answer.to_line()).unwrap(), answer);

@@ -16,7 +16,6 @@
 //! | [`problem`] | what went wrong, as RFC 9457 |
 //! | [`sockets`], [`server`] | listeners; connections, within bounds |
 //! | `shared_places` | places that clients share: connections, event streams |
-//! | [`subordinate_users`] | user numbers that count as another's |
 //! | [`privileges`] | what is given up before it serves |
 #![forbid(unsafe_code)]
 
@@ -35,7 +34,6 @@ pub mod server;
 mod shared_places;
 pub mod sockets;
 pub mod source;
-pub mod subordinate_users;
 
 use std::sync::Arc;
 

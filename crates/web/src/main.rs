@@ -13,12 +13,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
+use uxfrm_host_facts::subordinate_users::SubordinateUsers;
 use uxfrm_web::access::{Access, AccessToken, KnownHosts};
 use uxfrm_web::privileges;
 use uxfrm_web::server::{Listener, serve};
 use uxfrm_web::sockets::OpenSockets;
 use uxfrm_web::source::Gateway;
-use uxfrm_web::subordinate_users::SubordinateUsers;
 use uxfrm_web_options::WebOptions;
 
 /// Threads that wait for the gateway or write JSON.

@@ -124,6 +124,7 @@ fn of_gateway(error: &stat::Error) -> Problem {
             "`group = \"uxfrm-web\"`, or the group that uxfrm-web runs with, in [status] of the \
              gateway's configuration, and restart it",
         ),
+        stat::Error::TurnedAway(_) => (ProblemKind::Busy, "ask again in a second"),
         stat::Error::Silent(_) => (ProblemKind::NoGateway, "systemctl status uxfrm"),
         stat::Error::WentAway(_) | stat::Error::Io(_) => {
             (ProblemKind::NoGateway, "ask again; then: systemctl status uxfrm")

@@ -22,10 +22,10 @@ use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio_io_timeout::TimeoutStream;
+use uxfrm_host_facts::subordinate_users::SubordinateUsers;
 
 use crate::access::Client;
 use crate::shared_places::{CurrentNeed, Need, SharedPlaces};
-use crate::subordinate_users::SubordinateUsers;
 use loopback_user::LoopbackUsers;
 use tracked_body::TrackedBody;
 
@@ -41,9 +41,10 @@ const HEAD_BYTES: usize = 16 << 10;
 const HEADER_FIELDS: usize = 64;
 /// Between two tries to accept, where the process has no more descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
-/// What a client is told that has all its places in use.
+/// What a client is told where all places are in use, by itself or by others with as few.
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\n\
-    Content-Type: text/plain\r\nContent-Length: 42\r\n\r\ntoo many connections of yours are in use\r\n";
+    Content-Type: text/plain\r\nContent-Length: 44\r\n\r\n\
+    no connection is free, and none makes room\r\n";
 
 /// Where clients come from.
 #[derive(Debug)]

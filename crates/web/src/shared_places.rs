@@ -3,8 +3,8 @@
 //! So each of N clients has an Nth of the places for certain, and one alone may have all of them
 //! while nobody else asks. Root takes any other's place, and keeps up to half of the places whoever
 //! asks. A client that has the most itself gives up a place where it does nothing. Where many have
-//! few, a place of somebody who has shown nothing goes, so that many strangers shut nobody out who
-//! asks at once.
+//! few, a place of somebody who has shown nothing goes, then one that is idle, so that many users,
+//! or the many numbers of one, shut nobody out who asks at once.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -111,7 +111,7 @@ impl Table {
             })
             .or_else(|| easiest(&|taken| newcomer.is_root() && !taken.client.is_root()))
             .or_else(|| {
-                easiest(&|taken| counts[&taken.client] > own && taken.need.now() == Need::Unproven)
+                easiest(&|taken| counts[&taken.client] > own && taken.need.now() != Need::Busy)
             })
     }
 }
@@ -223,6 +223,19 @@ mod tests {
         place.need().set(Need::Busy);
         held.extend((102..=200).map(enter));
         assert!(!given_away.try_recv().is_err_and(is_closed));
+    }
+
+    /// Numbers of a user that no file tells of: each has shown the token, and asks nothing more.
+    #[test]
+    fn many_idle_users_make_room_for_one_more() {
+        let places = SharedPlaces::new(COUNT);
+        let idle = |user| places.enter(Client::User(user), Need::Idle).unwrap();
+        let mut held: Vec<_> = (1..=100).map(idle).collect();
+        let (place, mut given_away) = places.enter(Client::User(101), Need::Unproven).unwrap();
+        place.need().set(Need::Busy);
+        held.extend((102..=200).map(idle));
+        assert!(!given_away.try_recv().is_err_and(is_closed), "who is answered keeps its place");
+        assert!(places.enter(Client::User(200), Need::Unproven).is_some(), "its own idle one goes");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use sd_notify::NotifyState;
 use uxfrm_control_client::reload::ReloadRequest;
 use uxfrm_engine::{DropCounts, DropReason};
+use uxfrm_host_facts::subordinate_users::SubordinateUsers;
 use uxfrm_io::{
     heap,
     nftables::TableWatch,
@@ -52,6 +53,7 @@ impl Gateway {
         path: &Path,
         config: &Config,
         socket: &StatusSocket,
+        subordinates: SubordinateUsers,
     ) -> anyhow::Result<StatusThread> {
         let makings = Makings {
             published: self.database.published(),
@@ -61,6 +63,7 @@ impl Gateway {
             feeds: self.feeds.clone(),
             earlier: self.earlier_drops.clone(),
             group: config.status.group.map(|group| group.number()),
+            subordinates,
             control: self.poller.waker(),
             listeners: socket.listeners()?,
         };

@@ -5,6 +5,7 @@ use std::{os::fd::AsFd as _, path::Path, sync::Arc};
 use anyhow::Context as _;
 use uxfrm_control_client::upgrade::UpgradeAnswer;
 use uxfrm_engine::{DropReason, Drops};
+use uxfrm_host_facts::subordinate_users::SubordinateUsers;
 use uxfrm_io::{
     fd_channel::FdChannel,
     poll::{Poller, Ready},
@@ -42,6 +43,8 @@ pub(super) fn take_over(
 ) -> anyhow::Result<()> {
     let config = Config::load(path).inspect_err(|why| Successor::decline(&before, why))?;
     sandbox::begin(&config);
+    // Before files are out of reach, and before the other process stops.
+    let subordinates = SubordinateUsers::read();
     let _directory = fallback_socket::hold();
     supervisor.declare_written(&sandbox::written(path, &config))?;
     let (mut successor, mut descriptors) = Successor::ask(before, &config)?;
@@ -83,7 +86,7 @@ pub(super) fn take_over(
     // The kernel takes its time, while packets pass already.
     workers::put_in_place(&programs);
     let _confined = sandbox::close(path, &config);
-    let status = gateway.answer_status(path, &config, &socket)?;
+    let status = gateway.answer_status(path, &config, &socket, subordinates)?;
     gateway.run_until_stopped(signals, status, control)
 }
 

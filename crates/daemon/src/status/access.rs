@@ -9,6 +9,7 @@ use nix::{
     sys::socket::{getsockopt, sockopt::PeerCredentials},
     unistd::Uid,
 };
+use uxfrm_host_facts::subordinate_users::SubordinateUsers;
 use uxfrm_io::peer;
 
 /// What a client may be told.
@@ -18,22 +19,34 @@ pub(super) enum Access {
     Full,
     /// All but the bytes of packets: a member of a group.
     Group {
-        /// Who it is: members share what there is among them.
+        /// Who it is, or the owner of its number: members share what there is among them.
         user: u32,
     },
 }
 
+impl Access {
+    /// Which member of the group it is, if one.
+    pub(super) const fn member(self) -> Option<u32> {
+        match self {
+            Self::Full => None,
+            Self::Group { user } => Some(user),
+        }
+    }
+}
+
 /// Users who may ask.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Readers {
     own: u32,
     group: Option<u32>,
+    subordinates: SubordinateUsers,
 }
 
 impl Readers {
-    /// Root, who runs this process, and the members of `group`.
-    pub(super) fn new(group: Option<u32>) -> Self {
-        Self { own: Uid::effective().as_raw(), group }
+    /// Root, who runs this process, and the members of `group`, of whom `subordinates` tells which
+    /// are one.
+    pub(super) fn new(group: Option<u32>, subordinates: SubordinateUsers) -> Self {
+        Self { own: Uid::effective().as_raw(), group, subordinates }
     }
 
     /// What the client at the other end may be told; `None` for nothing.
@@ -57,7 +70,7 @@ impl Readers {
         }
         let Some(wanted) = self.group else { return Ok(None) };
         let is_member = group == wanted || others()?.contains(&wanted);
-        Ok(is_member.then_some(Access::Group { user }))
+        Ok(is_member.then(|| Access::Group { user: self.subordinates.owner_of(user) }))
     }
 }
 
@@ -75,9 +88,16 @@ mod tests {
             (Some(7), 1000, 7, vec![], members),
             (Some(7), 1000, 8, vec![4, 7], members),
             (Some(7), 1000, 8, vec![4], None),
+            // Whoever has numbers of his own is one; the gateway's user asks by its own.
+            (Some(7), 100_000, 7, vec![], members),
+            (Some(7), 165_535, 8, vec![7], members),
+            (Some(7), 165_536, 7, vec![], Some(Access::Group { user: 990 })),
+            (None, 100_000, 7, vec![], None),
             (Some(7), 0, 7, vec![7], full),
         ] {
-            let readers = Readers { own: 990, group };
+            let named = |_: &str| None;
+            let subordinates = SubordinateUsers::parse("1000:100000:65536\n990:165536:1", named);
+            let readers = Readers { own: 990, group, subordinates };
             let access = readers.access(user, own, || Ok(others.clone())).unwrap();
             assert_eq!(access, expected, "{group:?} {user} {own} {others:?}");
         }
@@ -86,6 +106,9 @@ mod tests {
     #[test]
     fn own_user_is_admitted() {
         let (near, _far) = UnixStream::pair().unwrap();
-        assert_eq!(Readers::new(None).admit(&near).unwrap(), Some(Access::Full));
+        assert_eq!(
+            Readers::new(None, SubordinateUsers::default()).admit(&near).unwrap(),
+            Some(Access::Full)
+        );
     }
 }

@@ -53,7 +53,7 @@ pub(crate) struct ExpiredState {
 }
 
 /// A request to the control thread; a post with this number or a higher one answers it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ticket(u64);
 
 /// A post, when it was made, and for whom.

@@ -58,6 +58,19 @@ pub(super) enum Phase {
     Reads,
 }
 
+/// What a client's place is needed for; the least makes room first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Need {
+    /// Nothing, until it asks.
+    Nothing,
+    /// A request that has not come to its end.
+    Request,
+    /// An answer that it has not read.
+    Reader,
+    /// An answer that is being made, or packets that it watches.
+    Answer,
+}
+
 /// What reading or writing came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
@@ -91,12 +104,30 @@ impl Client {
 
     /// Whether it has sent nothing of a request yet, and watches nothing.
     pub(super) fn is_quiet(&self) -> bool {
-        self.phase == Phase::Asks && self.input.is_empty() && self.watch.is_none()
+        self.need() == Need::Nothing
     }
 
     /// Whether its request has not come to its end.
     pub(super) fn is_asking(&self) -> bool {
         self.phase == Phase::Asks
+    }
+
+    /// What its place is needed for.
+    pub(super) fn need(&self) -> Need {
+        match self.phase {
+            Phase::Asks if self.watch.is_some() => Need::Answer,
+            Phase::Asks if self.input.is_empty() => Need::Nothing,
+            Phase::Asks => Need::Request,
+            Phase::Reads => Need::Reader,
+            Phase::Waits(..) => Need::Answer,
+        }
+    }
+
+    /// Tells it that there is no place for it, as far as that is no part of an answer.
+    pub(super) fn turn_away(mut self) {
+        if self.owed() == 0 {
+            turn_away(&mut self.stream);
+        }
     }
 
     /// Bytes that wait for it.
@@ -170,6 +201,12 @@ impl Client {
         read
     }
 
+    /// Has it wait for an answer.
+    #[cfg(test)]
+    pub(super) fn note_asked(&mut self) {
+        self.wait(StatusRequest::Counters, Ticket::default(), Moment(0));
+    }
+
     /// Has it sent this.
     #[cfg(test)]
     pub(super) fn note_input(&mut self, input: &[u8]) {
@@ -209,6 +246,13 @@ impl Client {
         self.until = now.plus(BETWEEN);
         Progress::Answered
     }
+}
+
+/// Tells one that has just connected, or is to go, that all places are taken.
+pub(super) fn turn_away(stream: &mut UnixStream) {
+    let refusal = RequestRefusal::for_want_of_place("all places for clients are in use");
+    // A socket has room for one line, unless its client does not read.
+    let _full = stream.write(&StatusAnswer::Refusal(refusal).to_line());
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use super::{
     access::{Access, Readers},
     answer::Sources,
     board::{Board, Posted},
-    client::{Client, Phase, Progress},
+    client::{self, Client, Phase, Progress},
     drops,
     share::{self, Clients, RoundRobin, is_owed_enough, place},
     socket::StatusListeners,
@@ -63,6 +63,15 @@ pub(super) struct Server {
 enum RestNotice {
     Due,
     Sent,
+}
+
+/// What came of a client that has connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Admission {
+    /// It has a place that was free, or none.
+    Done,
+    /// It has that of another. It is heard before the next one may take its own.
+    InPlaceOfAnother,
 }
 
 impl Server {
@@ -164,20 +173,28 @@ impl Server {
                 }
             };
             // Who may not ask is gone at once.
-            if let Ok(Some(access)) = self.readers.admit(&client) {
-                self.admit(client, access);
+            if let Ok(Some(access)) = self.readers.admit(&client)
+                && self.admit(client, access) == Admission::InPlaceOfAnother
+            {
+                return;
             }
         }
     }
 
-    /// Gives a client a place, if there is one.
-    fn admit(&mut self, stream: UnixStream, access: Access) {
-        let Some(place) = place(&self.clients, access) else { return };
-        self.drop_client(place);
+    /// Gives a client a place, if there is one. Who has none, or no longer, is told.
+    fn admit(&mut self, mut stream: UnixStream, access: Access) -> Admission {
+        let Some(place) = place(&self.clients, access) else {
+            client::turn_away(&mut stream);
+            return Admission::Done;
+        };
+        let before = self.remove_client(place);
         match self.poller.add(stream.as_fd(), place) {
             Ok(()) => drop(self.clients.insert(place, Client::new(stream, access, now()))),
             Err(error) => tracing::debug!(%error, "a client of the status socket can't be heard"),
         }
+        let Some(before) = before else { return Admission::Done };
+        before.turn_away();
+        Admission::InPlaceOfAnother
     }
 
     /// Goes on with those that have sent something, or have read something.
@@ -322,10 +339,14 @@ impl Server {
         }
     }
 
+    fn remove_client(&mut self, place: u8) -> Option<Client> {
+        self.unfinished.remove(&place);
+        self.clients.remove(&place)
+    }
+
     fn drop_client(&mut self, place: u8) {
         // Its descriptor's end takes it from the poller.
-        drop(self.clients.remove(&place));
-        self.unfinished.remove(&place);
+        drop(self.remove_client(place));
     }
 
     /// Tells the control thread when nobody is being answered any more. Who is connected and has

@@ -1,12 +1,20 @@
 //! What each user may have of the status thread: places, memory and time.
 //!
 //! Root and the gateway's own user come first, and wait for one answer to somebody else at the
-//! most. Members of a group cannot take their places, and each member has a share that others
-//! cannot take.
+//! most. Members of a group cannot take their places. Where members have taken all of theirs, one
+//! who has fewer takes a place of whoever has the most, or of somebody who asks nothing, has not
+//! ended a request or does not read: a user may have many numbers (`subuid(5)`), so that a share of
+//! each number alone would keep others out.
 
-use std::collections::BTreeMap;
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, HashMap},
+};
 
-use super::{access::Access, client::Client};
+use super::{
+    access::Access,
+    client::{Client, Need},
+};
 
 /// Clients at once.
 pub(super) const CLIENTS: u8 = 64;
@@ -25,7 +33,8 @@ const USERS: usize = 256;
 pub(super) type Clients = BTreeMap<u8, Client>;
 
 /// A place for a client that may ask so much: a free one, or that of one that asks nothing, or for
-/// root that of a member who is still asking. `None` when it is to be sent away.
+/// root that of a member who is still asking, or for a member that of one who [makes
+/// room](makes_room). `None` when it is to be sent away.
 pub(super) fn place(clients: &Clients, access: Access) -> Option<u8> {
     let free = || (1..=CLIENTS).find(|place| !clients.contains_key(place));
     match access {
@@ -38,15 +47,39 @@ pub(super) fn place(clients: &Clients, access: Access) -> Option<u8> {
         Access::Group { .. } => {
             let own = |client: &Client| client.access == access;
             let members = |client: &Client| client.access != Access::Full;
+            let own_quiet = || oldest(clients, |client| own(client) && client.is_quiet());
             if count(clients, own) >= OF_USER {
-                oldest(clients, |client| own(client) && client.is_quiet())
+                own_quiet()
             } else if count(clients, members) >= OF_GROUP {
-                oldest(clients, |client| members(client) && client.is_quiet())
+                makes_room(clients, access).or_else(own_quiet)
             } else {
-                free().or_else(|| oldest(clients, Client::is_quiet))
+                let quiet = || oldest(clients, Client::is_quiet);
+                free().or_else(quiet).or_else(|| makes_room(clients, access))
             }
         }
     }
+}
+
+/// The place of a member that goes to another who has fewer: of those who have the most, what they
+/// need least, and of that the oldest. The only place of a member is safe while it is being
+/// answered.
+fn makes_room(clients: &Clients, newcomer: Access) -> Option<u8> {
+    let mut counts = HashMap::<u32, usize>::new();
+    for user in clients.values().filter_map(|client| client.access.member()) {
+        *counts.entry(user).or_default() += 1;
+    }
+    let count_of = |access: Access| {
+        let count = access.member().and_then(|user| counts.get(&user));
+        count.copied().unwrap_or_default()
+    };
+    let own = count_of(newcomer);
+    let gives = clients.iter().filter(|(_, client)| {
+        let count = count_of(client.access);
+        count > own + 1 || count > own && client.need() < Need::Answer
+    });
+    let found = gives
+        .min_by_key(|(_, client)| (Reverse(count_of(client.access)), client.need(), client.until));
+    found.map(|(place, _)| *place)
 }
 
 fn count(clients: &Clients, which: impl Fn(&Client) -> bool) -> usize {
@@ -105,6 +138,7 @@ mod tests {
     use uxfrm_engine::Moment;
 
     use super::*;
+    use crate::status::client::Phase;
 
     fn client(access: Access, until: u64) -> Client {
         let (near, far) = UnixStream::pair().unwrap();
@@ -139,8 +173,83 @@ mod tests {
         assert_eq!(place(&quiet, of(1)), Some(1), "its own oldest goes");
 
         let group = clients((0..48).map(|at| of(at / 16)), true);
-        assert_eq!(place(&group, of(9)), None);
+        assert_eq!(place(&group, of(9)), Some(1), "who has the most makes room");
+        assert_eq!(place(&group, of(1)), None);
         assert_eq!(place(&group, Access::Full), Some(49));
+    }
+
+    /// Who has the place of this number.
+    type Users = fn(usize) -> u32;
+
+    /// A place for each of the group, by who has it and what it is in the middle of.
+    fn group(by: &[(usize, Users, Need)]) -> Clients {
+        let each = by
+            .iter()
+            .flat_map(|(count, user, need)| (0..*count).map(move |at| (of(user(at)), *need)));
+        let made = each.zip(1..).map(|((access, need), place)| {
+            let mut client = client(access, u64::from(place));
+            match need {
+                Need::Nothing => {}
+                Need::Request => client.note_input(b"{"),
+                Need::Reader => client.phase = Phase::Reads,
+                Need::Answer => client.note_asked(),
+            }
+            client.until = Moment::from_secs(u64::from(place));
+            assert_eq!(client.need(), need);
+            (place, client)
+        });
+        made.collect()
+    }
+
+    #[test]
+    fn newcomer_takes_the_place_that_is_needed_least() {
+        use Need::{Answer, Nothing, Reader, Request};
+        fn each(at: usize) -> u32 {
+            100 + u32::try_from(at).unwrap()
+        }
+        let (next, one): (Users, Users) = (|at| each(at + 40), |_| 1);
+        let newcomer = of(9);
+        for (by, expected) in [
+            // Many numbers with one place each: who has not ended a request, the oldest first.
+            (vec![(48, each as Users, Request)], Some(1)),
+            (vec![(40, each, Answer), (8, next, Request)], Some(41)),
+            (vec![(40, each, Request), (8, next, Nothing)], Some(41)),
+            (vec![(40, each, Answer), (8, next, Reader)], Some(41)),
+            (vec![(40, each, Reader), (8, next, Request)], Some(41)),
+            // All are being answered, and soon gone.
+            (vec![(48, each, Answer)], None),
+            // Who has more than one gives the one that it needs least.
+            (vec![(46, each as Users, Request), (2, one, Answer)], Some(47)),
+            (vec![(46, each, Nothing), (1, one, Answer), (1, one, Reader)], Some(48)),
+            (vec![(32, |at| 1 + u32::from(at >= 16), Answer), (16, |_| 3, Request)], Some(33)),
+        ] {
+            let clients = group(&by);
+            assert_eq!(place(&clients, newcomer), expected, "{expected:?}");
+        }
+        let half = group(&[(48, each as Users, Request)]);
+        assert_eq!(place(&half, of(100)), None, "who has as much takes nobody's");
+    }
+
+    /// A user's numbers, each with half a request and coming again as soon as it is sent away.
+    #[test]
+    fn crowd_of_half_requests_leaves_who_is_answered_alone() {
+        let mut clients = Clients::new();
+        let enter = |clients: &mut Clients, user: u32, at: u64| {
+            let place = place(clients, of(user))?;
+            clients.insert(place, client(of(user), at));
+            Some(place)
+        };
+        for at in 0..48 {
+            let place = enter(&mut clients, 100 + at, at.into()).unwrap();
+            clients.get_mut(&place).unwrap().note_input(b"{");
+        }
+        let member = enter(&mut clients, 9, 48).expect("a member is let in");
+        clients.get_mut(&member).unwrap().note_asked();
+        for at in 49..500 {
+            let place = enter(&mut clients, 100 + at, at.into()).expect("and so are others");
+            assert_ne!(place, member);
+            clients.get_mut(&place).unwrap().note_input(b"{");
+        }
     }
 
     #[test]
@@ -154,7 +263,7 @@ mod tests {
         );
         let roots = clients((0..64).map(|_| Access::Full), true);
         assert_eq!(place(&roots, Access::Full), None);
-        assert_eq!(place(&roots, of(1)), None);
+        assert_eq!(place(&roots, of(1)), None, "no member takes root's");
     }
 
     #[test]

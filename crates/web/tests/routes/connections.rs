@@ -10,8 +10,8 @@ use axum::Router;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use uxfrm_host_facts::subordinate_users::SubordinateUsers;
 use uxfrm_web::server::{Listener, serve};
-use uxfrm_web::subordinate_users::SubordinateUsers;
 
 use crate::fake::{FakeGateway, TOKEN, document, open, with_token};
 
@@ -217,7 +217,7 @@ async fn connection_too_many_is_refused() {
             break told;
         }
     };
-    assert!(told.ends_with("\r\n\r\ntoo many connections of yours are in use\r\n"), "{told}");
+    assert!(told.ends_with("\r\n\r\nno connection is free, and none makes room\r\n"), "{told}");
     let length = told.split_once("\r\n\r\n").unwrap().1.len();
     assert!(told.contains(&format!("Content-Length: {length}\r\n")), "{told}");
     drop(gate);

@@ -214,10 +214,11 @@ async fn browser_logs_in_with_the_token() {
 #[tokio::test]
 async fn gateway_that_does_not_answer_is_told_with_a_command() {
     type Row = (fn() -> stat::Error, u16, &'static str);
-    let table: [Row; 9] = [
+    let table: [Row; 10] = [
         (|| stat::Error::Absent(io::ErrorKind::ConnectionRefused.into()), 503, "start uxfrm"),
         (|| stat::Error::Stranger(io::ErrorKind::PermissionDenied.into()), 502, "uxfrm status"),
         (|| stat::Error::NotAllowed, 503, "[status]"),
+        (|| stat::Error::TurnedAway("all are in use".to_owned()), 503, "ask again in a second"),
         (|| stat::Error::Silent(Duration::from_secs(5)), 503, "systemctl status uxfrm"),
         (|| stat::Error::WentAway(io::ErrorKind::ConnectionReset.into()), 503, "ask again"),
         (|| stat::Error::OlderRelease, 502, "uxfrm upgrade"),

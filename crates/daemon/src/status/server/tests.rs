@@ -14,6 +14,7 @@ use std::{
 
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{Database, DropReason, Drops, PacketTap, Settings, Worker};
+use uxfrm_host_facts::subordinate_users::SubordinateUsers;
 use uxfrm_status::{
     counters::CounterReport,
     protocol::{LONGEST_REQUEST, StatusAnswer},
@@ -66,6 +67,7 @@ impl Site {
             feeds: vec![DropFeed::of(&worker)],
             earlier: Vec::new(),
             group: None,
+            subordinates: SubordinateUsers::default(),
             control: poller.waker(),
             listeners: StatusListeners { all: listener, reserved: None },
         };
@@ -221,7 +223,9 @@ fn hostile_clients_hold_up_nobody() {
     }
     let gone = |client: &UnixStream| {
         client.set_nonblocking(true).unwrap();
-        matches!((&mut &*client).read(&mut [0]), Ok(0))
+        let mut told = String::new();
+        (&mut &*client).read_to_string(&mut told).is_ok()
+            && told.contains("all places for clients are in use")
     };
     assert!(silent.iter().filter(|client| gone(client)).count() >= 136, "who asks goes first");
 }
@@ -318,7 +322,8 @@ impl TurnByTurn {
         let settings = Settings::default();
         let sources = Sources::new(database.published(), identity, settings, now(), (&[], &[]));
         let (rested, _never) = std::sync::mpsc::channel();
-        let (readers, poller) = (Readers::new(None), Poller::new().unwrap());
+        let (readers, poller) =
+            (Readers::new(None, SubordinateUsers::default()), Poller::new().unwrap());
         let board = Board::new(Poller::new().unwrap().waker());
         let server = Server::new(
             StatusListeners { all: listener, reserved: None },
@@ -379,4 +384,46 @@ fn endless_refusals_are_answered_between_those_of_others() {
         assert!(more > 0, "a client that asks on is not forgotten");
         refused += more;
     }
+}
+
+/// What a client is told that is not answered any more.
+fn is_turned_away(client: &UnixStream) -> bool {
+    let StatusAnswer::Refusal(refusal) = read(client) else { panic!("it is answered") };
+    refusal.is_for_want_of_place()
+}
+
+#[test]
+fn group_of_half_requests_makes_room_and_is_told_so() {
+    fn enter(site: &mut TurnByTurn, user: u32) -> (UnixStream, Admission) {
+        let (near, far) = UnixStream::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        far.set_nonblocking(true).unwrap();
+        let admission = site.server.admit(near, Access::Group { user });
+        (far, admission)
+    }
+    let mut site = TurnByTurn::new();
+    let mut half = Vec::new();
+    for user in 100..148 {
+        let (client, admission) = enter(&mut site, user);
+        assert_eq!(admission, Admission::Done);
+        (&client).write_all(br#"{"version""#).unwrap();
+        half.push(client);
+        site.turn();
+    }
+    let (mut member, admission) = enter(&mut site, 9);
+    assert_eq!(admission, Admission::InPlaceOfAnother);
+    assert!(is_turned_away(&half[0]), "the oldest goes");
+    ask(&mut member);
+    let mut turns = 0;
+    while lines(&member) == 0 {
+        turns += 1;
+        assert!(turns < 10, "the member is not answered");
+        site.turn();
+    }
+    // All others have as much, and the member is about to ask again.
+    (&member).write_all(b"{").unwrap();
+    site.turn();
+    let (second, admission) = enter(&mut site, 105);
+    assert_eq!(admission, Admission::Done);
+    assert!(is_turned_away(&second));
 }

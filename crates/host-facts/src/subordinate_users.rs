@@ -28,7 +28,9 @@ impl SubordinateUsers {
         Self::parse(&fs::read_to_string("/etc/subuid").unwrap_or_default(), named)
     }
 
-    fn parse(text: &str, named: impl Fn(&str) -> Option<u32>) -> Self {
+    /// What a file of this text says, where `named` knows users' numbers by their names.
+    #[must_use]
+    pub fn parse(text: &str, named: impl Fn(&str) -> Option<u32>) -> Self {
         let range = |line: &str| {
             let mut fields = line.trim().split(':');
             let name = fields.next()?;
@@ -44,7 +46,8 @@ impl SubordinateUsers {
     }
 
     /// Whose a user number is: mostly its own.
-    pub(crate) fn owner_of(&self, user: u32) -> u32 {
+    #[must_use]
+    pub fn owner_of(&self, user: u32) -> u32 {
         let range = self.ranges.iter().find(|range| (range.first..=range.last).contains(&user));
         range.map_or(user, |range| range.owner)
     }
