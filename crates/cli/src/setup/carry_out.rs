@@ -1,8 +1,8 @@
 //! Carries a plan out, or says what would be done.
 
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, Permissions};
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt as _, symlink};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -176,7 +176,6 @@ fn perform(host: &Host, record: &mut Record, step: &Step) -> anyhow::Result<()> 
 
 /// A file's permissions.
 pub(super) fn mode_of(path: &Path) -> Option<u32> {
-    use std::os::unix::fs::PermissionsExt as _;
     fs::metadata(path).ok().map(|found| found.permissions().mode() & 0o7777)
 }
 
@@ -189,7 +188,10 @@ fn make_directories(
     let above: Vec<_> = path.ancestors().skip(1).filter(|above| !host.has(above)).collect();
     for directory in above.into_iter().rev() {
         let here = host.path(directory);
-        let made = DirBuilder::new().mode(access.directory_mode()).create(&here);
+        let mode = access.directory_mode();
+        let made = DirBuilder::new().mode(mode).create(&here);
+        // Again, as a umask of 077 would keep the group out.
+        let made = made.and_then(|()| fs::set_permissions(&here, Permissions::from_mode(mode)));
         made.with_context(|| format!("can't make {}", here.display()))?;
         give_to_group(host, &here, access)?;
         record.done.push(Done::Directory(directory.to_owned()));

@@ -220,3 +220,64 @@ fn a_static_setup_is_a_configuration_that_check_takes() {
         assert_eq!(parsed.xfrm.batch.len(), 1, "{parsed:?}");
     }
 }
+
+/// Runs what a note of setup says behind `begin`, with `/etc/uxfrm` elsewhere and stubs of programs.
+fn run_note(said: &str, begin: &str, place: &Path, stubs: &Path) {
+    let note = said.lines().find_map(|line| line.strip_prefix(begin)).unwrap();
+    let command = note.replace("/etc/uxfrm", place.to_str().unwrap());
+    // What scp is given to write to is the peer's.
+    let command = command.replace(&format!(":{}", place.display()), ":/etc/uxfrm");
+    let path = format!("{}:/usr/bin:/bin", stubs.display());
+    let shell = std::process::Command::new("sh").args(["-ec", &command]).env("PATH", path).status();
+    assert!(shell.unwrap().success(), "{command}");
+}
+
+#[test]
+fn the_printed_commands_let_the_gateways_group_read_the_peers_files_and_no_others() {
+    let (root, peer, stubs) = (host(), host(), tempfile::tempdir().unwrap());
+    write(peer.path(), "etc/uxfrm/web.token", "token\n");
+    let (there, log) = (peer.path().join("etc/uxfrm"), stubs.path().join("log"));
+    fs::set_permissions(there.join("web.token"), fs::Permissions::from_mode(0o600)).unwrap();
+    let scp = format!("cp -p \"$1\" \"$2\" {}", there.display());
+    let record = |name: &str| format!("echo {name} \"$@\" >>{}", log.display());
+    for (name, script) in [
+        ("scp", scp),
+        ("chgrp", record("chgrp")),
+        ("uxfrm", record("uxfrm")),
+        ("systemctl", record("systemctl")),
+    ] {
+        write(stubs.path(), name, &format!("#!/bin/sh\n{script}\n"));
+        let path = stubs.path().join(name);
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let said = set_up(&root, SetupKind::Static, Effect::Real).unwrap();
+    let here = root.path().join("etc/uxfrm");
+    run_note(&said, "note: next, here: ", &here, stubs.path());
+    assert!(!here.join("peer").exists());
+    run_note(&said, "note: then, at both ends: ", &there, stubs.path());
+    let mode = |name: &str| carry_out::mode_of(&there.join(name)).unwrap();
+    assert_eq!(["uxfrm.toml", "static.batch", "web.token"].map(mode), [0o640, 0o640, 0o600]);
+    let log = fs::read_to_string(log).unwrap();
+    let check = format!("uxfrm check {}", there.join("uxfrm.toml").display());
+    let expected = ["chgrp uxfrm uxfrm.toml static.batch", &check, "systemctl enable --now uxfrm"];
+    assert_eq!(log.lines().collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn files_of_this_end_are_the_groups_where_it_exists() {
+    use std::os::unix::fs::MetadataExt as _;
+    let root = host();
+    fs::remove_dir_all(root.path().join("etc/uxfrm")).unwrap();
+    // One that any user may give files to: the own.
+    let own = nix::unistd::getegid().as_raw();
+    let group = if nix::unistd::geteuid().is_root() { 977 } else { own };
+    write(root.path(), "etc/group", &format!("root:x:0:\nuxfrm:x:{group}:\n"));
+    set_up(&root, SetupKind::Static, Effect::Real).unwrap();
+    for (name, mode) in [("", 0o750), ("uxfrm.toml", 0o640), ("static.batch", 0o640)] {
+        let path = root.path().join("etc/uxfrm").join(name);
+        assert_eq!(carry_out::mode_of(&path), Some(mode), "{name}");
+        assert_eq!(fs::metadata(&path).unwrap().gid(), group, "{name}");
+    }
+    let keys = root.path().join("etc/uxfrm/peer/static.batch");
+    assert_eq!(carry_out::mode_of(&keys), Some(0o600));
+}
