@@ -128,7 +128,7 @@ fn progress(host: &Host, record: &Record, step: &Step) -> Progress {
             Some(_) | None => Progress::ToDo,
         },
         Step::Link { path, target } if host.has(path) => match fs::read_link(&here) {
-            Ok(leads) if leads == *target => Progress::Done,
+            Ok(leads) if leads == *target || host.is_same_file(path, target) => Progress::Done,
             _foreign => Progress::Obstacle(format!(
                 "{} is there and leads elsewhere: remove it",
                 here.display()

@@ -281,3 +281,22 @@ fn files_of_this_end_are_the_groups_where_it_exists() {
     let keys = root.path().join("etc/uxfrm/peer/static.batch");
     assert_eq!(carry_out::mode_of(&keys), Some(0o600));
 }
+
+#[test]
+fn a_link_by_another_name_of_the_units_directory_is_there_already() {
+    let root = host();
+    symlink("usr/lib", root.path().join("lib")).unwrap();
+    let wants = root.path().join("etc/systemd/system/multi-user.target.wants");
+    fs::create_dir_all(&wants).unwrap();
+    let wanted = wants.join("uxfrm.service");
+    symlink("/lib/systemd/system/uxfrm.service", &wanted).unwrap();
+    let before = picture(root.path());
+    let said = set_up(&root, SetupKind::Strongswan, Effect::Real).unwrap();
+    assert!(said.contains(&format!("is there already: {}", wanted.display())), "{said}");
+    undo(&root, Effect::Real);
+    assert_eq!(picture(root.path()), before);
+    fs::remove_file(&wanted).unwrap();
+    symlink("/usr/lib/systemd/system/strongswan.service", &wanted).unwrap();
+    let why = set_up(&root, SetupKind::Strongswan, Effect::Real).unwrap_err().to_string();
+    assert!(why.contains("leads elsewhere"), "{why}");
+}
