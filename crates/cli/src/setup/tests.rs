@@ -255,7 +255,7 @@ fn the_printed_commands_let_the_gateways_group_read_the_peers_files_and_no_other
     run_note(&said, "note: next, here: ", &here, stubs.path());
     assert!(!here.join("peer").exists());
     run_note(&said, "note: then, at both ends: ", &there, stubs.path());
-    let mode = |name: &str| carry_out::mode_of(&there.join(name)).unwrap();
+    let mode = |name: &str| mode_of(&there.join(name));
     assert_eq!(["uxfrm.toml", "static.batch", "web.token"].map(mode), [0o640, 0o640, 0o600]);
     let log = fs::read_to_string(log).unwrap();
     let check = format!("uxfrm check {}", there.join("uxfrm.toml").display());
@@ -275,11 +275,11 @@ fn files_of_this_end_are_the_groups_where_it_exists() {
     set_up(&root, SetupKind::Static, Effect::Real).unwrap();
     for (name, mode) in [("", 0o750), ("uxfrm.toml", 0o640), ("static.batch", 0o640)] {
         let path = root.path().join("etc/uxfrm").join(name);
-        assert_eq!(carry_out::mode_of(&path), Some(mode), "{name}");
+        assert_eq!(mode_of(&path), mode, "{name}");
         assert_eq!(fs::metadata(&path).unwrap().gid(), group, "{name}");
     }
     let keys = root.path().join("etc/uxfrm/peer/static.batch");
-    assert_eq!(carry_out::mode_of(&keys), Some(0o600));
+    assert_eq!(mode_of(&keys), 0o600);
 }
 
 #[test]
@@ -299,4 +299,69 @@ fn a_link_by_another_name_of_the_units_directory_is_there_already() {
     symlink("/usr/lib/systemd/system/strongswan.service", &wanted).unwrap();
     let why = set_up(&root, SetupKind::Strongswan, Effect::Real).unwrap_err().to_string();
     assert!(why.contains("leads elsewhere"), "{why}");
+}
+
+fn mode_of(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+#[test]
+fn a_second_undo_keeps_what_the_first_has_kept_and_follows_no_link() {
+    let root = host();
+    let config = "etc/uxfrm/uxfrm.toml";
+    let kept = |end: &str| root.path().join(format!("{config}.uxfrm-saved{end}"));
+    for (text, end) in [("one\n", ""), ("two\n", ".1"), ("three\n", ".3")] {
+        set_up(&root, SetupKind::Static, Effect::Real).unwrap();
+        write(root.path(), config, text);
+        let would = undo(&root, Effect::DryRun);
+        assert!(would.contains(&format!("to {}\n", kept(end).display())), "{would}");
+        undo(&root, Effect::Real);
+        assert_eq!(fs::read_to_string(kept(end)).unwrap(), text);
+        if end == ".1" {
+            symlink("/nowhere", kept(".2")).unwrap();
+        }
+    }
+    assert_eq!(fs::read_to_string(kept("")).unwrap(), "one\n");
+    assert_eq!(fs::read_to_string(kept(".1")).unwrap(), "two\n");
+    assert_eq!(fs::read_link(kept(".2")).unwrap(), Path::new("/nowhere"));
+}
+
+#[test]
+fn a_link_in_the_place_of_a_file_for_lines_stays_a_link() {
+    use std::os::unix::fs::{MetadataExt as _, chown};
+    for target in ["../../../elsewhere/local", "/elsewhere/local"] {
+        let root = host();
+        write(root.path(), "elsewhere/local", "");
+        let elsewhere = root.path().join("elsewhere/local");
+        fs::write(&elsewhere, b"# mine, of K\xf6ln").unwrap();
+        if nix::unistd::geteuid().is_root() {
+            chown(&elsewhere, Some(1), Some(1)).unwrap();
+        }
+        fs::set_permissions(&elsewhere, fs::Permissions::from_mode(0o640)).unwrap();
+        let owner = fs::metadata(&elsewhere).unwrap().uid();
+        fs::remove_file(root.path().join(LOCAL)).unwrap();
+        symlink(target, root.path().join(LOCAL)).unwrap();
+        let before = picture(root.path());
+        set_up(&root, SetupKind::Strongswan, Effect::Real).unwrap();
+        assert!(fs::read(&elsewhere).unwrap().ends_with(b"ln\ninclude <abstractions/uxfrm>\n"));
+        assert_eq!(fs::metadata(&elsewhere).unwrap().uid(), owner);
+        let said = set_up(&root, SetupKind::Strongswan, Effect::Real).unwrap();
+        assert!(said.contains(&format!("is there already: {}/{LOCAL}", root.path().display())));
+        undo(&root, Effect::Real);
+        assert_eq!(picture(root.path()), before, "{target}");
+        assert_eq!(fs::metadata(&elsewhere).unwrap().uid(), owner);
+    }
+}
+
+#[test]
+fn a_link_that_leads_to_no_file_is_refused() {
+    for target in ["/nowhere", "/etc", "uxfrm-loop"] {
+        let root = host();
+        fs::remove_file(root.path().join(LOCAL)).unwrap();
+        symlink(target, root.path().join(LOCAL)).unwrap();
+        let before = picture(root.path());
+        let why = set_up(&root, SetupKind::Strongswan, Effect::Real).unwrap_err().to_string();
+        assert!(why.contains("nor a link that leads to one"), "{why}");
+        assert_eq!(picture(root.path()), before);
+    }
 }
