@@ -221,7 +221,7 @@ fn a_static_setup_is_a_configuration_that_check_takes() {
     }
 }
 
-/// Runs what a note of setup says behind `begin`, with `/etc/uxfrm` elsewhere and stubs of programs.
+/// Runs what a note says behind `begin`, with `/etc/uxfrm` elsewhere and stubs of programs.
 fn run_note(said: &str, begin: &str, place: &Path, stubs: &Path) {
     let note = said.lines().find_map(|line| line.strip_prefix(begin)).unwrap();
     let command = note.replace("/etc/uxfrm", place.to_str().unwrap());
