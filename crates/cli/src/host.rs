@@ -1,7 +1,8 @@
 //! A host's files below a root directory: `/`, or with `--root` another.
 
+use std::ffi::OsString;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// Where a host's files begin.
 #[derive(Clone, Debug)]
@@ -41,6 +42,41 @@ impl Host {
         fs::symlink_metadata(self.path(path)).is_ok()
     }
 
+    /// Whether two of its paths lead to one file, through links that are the host's own: `/lib` may
+    /// be one to `usr/lib`.
+    pub(crate) fn is_same_file(&self, one: impl AsRef<Path>, other: impl AsRef<Path>) -> bool {
+        let [one, other] = [self.resolve(one.as_ref()), self.resolve(other.as_ref())];
+        one.is_some() && one == other
+    }
+
+    /// Where a path leads in the end, as a path of the host, below its root as in a chroot. `None`
+    /// where nothing is there.
+    pub(crate) fn resolve(&self, path: &Path) -> Option<PathBuf> {
+        let mut left: Vec<_> = parts(path);
+        let mut resolved = PathBuf::from("/");
+        let mut links = 0;
+        while let Some(part) = left.pop() {
+            match part {
+                Part::Up => drop(resolved.pop()),
+                Part::Root => resolved = PathBuf::from("/"),
+                Part::Name(name) => {
+                    let here = resolved.join(name);
+                    let found = fs::symlink_metadata(self.path(&here)).ok()?;
+                    if found.is_symlink() {
+                        links += 1;
+                        left.extend(parts(&fs::read_link(self.path(&here)).ok()?));
+                    } else {
+                        resolved = here;
+                    }
+                }
+            }
+            if links > MOST_LINKS {
+                return None;
+            }
+        }
+        Some(resolved)
+    }
+
     /// The names in a directory, sorted; none where it cannot be read.
     pub(crate) fn names(&self, directory: impl AsRef<Path>) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.path(directory)) else { return Vec::new() };
@@ -51,9 +87,52 @@ impl Host {
     }
 }
 
+/// As many links as the kernel follows.
+const MOST_LINKS: usize = 40;
+
+/// A part of a path.
+enum Part {
+    Root,
+    Up,
+    Name(OsString),
+}
+
+/// The parts of a path, the last first.
+fn parts(path: &Path) -> Vec<Part> {
+    let parts = path.components().rev().filter_map(|component| match component {
+        Component::RootDir => Some(Part::Root),
+        Component::ParentDir => Some(Part::Up),
+        Component::Normal(name) => Some(Part::Name(name.to_owned())),
+        Component::CurDir | Component::Prefix(_) => None,
+    });
+    parts.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn links_lead_below_the_root() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("usr/lib/x")).unwrap();
+        fs::write(root.path().join("usr/lib/x/unit"), "").unwrap();
+        for (link, target) in
+            [("lib", "usr/lib"), ("up", "../../lib/x/unit"), ("all", "/lib/x/unit"), ("me", "/me")]
+        {
+            std::os::unix::fs::symlink(target, root.path().join(link)).unwrap();
+        }
+        let host = Host::at(root.path());
+        let unit = Path::new("/usr/lib/x/unit");
+        for path in ["/lib/x/unit", "/up", "/all", "/usr/lib/x/unit"] {
+            assert_eq!(host.resolve(Path::new(path)).as_deref(), Some(unit), "{path}");
+            assert!(host.is_same_file(path, unit));
+        }
+        for path in ["/me", "/none", "/usr/lib"] {
+            assert!(!host.is_same_file(path, unit), "{path}");
+        }
+        assert!(!host.is_same_file("/none", "/none"));
+    }
 
     #[test]
     fn paths_are_below_the_root() {

@@ -1,8 +1,8 @@
 //! Carries a plan out, or says what would be done.
 
-use std::fs::{self, DirBuilder};
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt as _, symlink};
+use std::fs::{self, DirBuilder, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -12,7 +12,7 @@ use nix::unistd::{Gid, chown};
 use crate::host::Host;
 
 use super::plan::{Access, GatewayStart, NewFile, Plan, Step};
-use super::record::{Done, Record, checksum, replace};
+use super::record::{Done, Record, checksum, replace, rewrite};
 use super::{app_armor, refuse};
 
 /// The group that may read configurations.
@@ -123,12 +123,20 @@ fn progress(host: &Host, record: &Record, step: &Step) -> Progress {
                 here.display()
             )),
         },
-        Step::Lines { text, .. } => match host.read(place(step)) {
-            Some(there) if there.contains(text) => Progress::Done,
-            Some(_) | None => Progress::ToDo,
+        Step::Lines { path, .. } if !host.has(path) => Progress::ToDo,
+        Step::Lines { path, text } => match host.resolve(path) {
+            Some(leads) if host.path(&leads).is_file() => match host.read(&leads) {
+                Some(there) if there.contains(text) => Progress::Done,
+                Some(_) | None => Progress::ToDo,
+            },
+            Some(_) | None => Progress::Obstacle(format!(
+                "{} is no file, nor a link that leads to one: add `{}` where it belongs",
+                here.display(),
+                text.trim()
+            )),
         },
         Step::Link { path, target } if host.has(path) => match fs::read_link(&here) {
-            Ok(leads) if leads == *target => Progress::Done,
+            Ok(leads) if leads == *target || host.is_same_file(path, target) => Progress::Done,
             _foreign => Progress::Obstacle(format!(
                 "{} is there and leads elsewhere: remove it",
                 here.display()
@@ -156,15 +164,23 @@ fn perform(host: &Host, record: &mut Record, step: &Step) -> anyhow::Result<()> 
             give_to_group(host, &here, file.access)
         }
         Step::Lines { path, text } => {
-            let before = fs::read(&here).ok();
+            // A link stays one: the lines go to the file that it leads to.
+            let here = host.resolve(path).map_or_else(|| here.clone(), |leads| host.path(leads));
+            let before = match fs::read(&here) {
+                Ok(bytes) => Some(bytes),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                Err(error) => return Err(error).with_context(failed),
+            };
             let is_open = before.as_ref().is_some_and(|it| it.last().is_some_and(|b| *b != b'\n'));
             let text = if is_open { format!("\n{text}") } else { text.clone() };
             let created = before.is_none();
             record.done.push(Done::Lines { path: path.clone(), text: text.clone(), created });
             record.save(host)?;
-            let mode = mode_of(&here).unwrap_or(Access::All.mode());
-            let whole = [before.unwrap_or_default(), text.into_bytes()].concat();
-            replace(&here, &whole, mode).with_context(failed)
+            match before {
+                Some(before) => rewrite(&here, &[before, text.into_bytes()].concat()),
+                None => replace(&here, text.as_bytes(), Access::All.mode()),
+            }
+            .with_context(failed)
         }
         Step::Link { path, target } => {
             record.done.push(Done::Link { path: path.clone(), target: target.clone() });
@@ -172,12 +188,6 @@ fn perform(host: &Host, record: &mut Record, step: &Step) -> anyhow::Result<()> 
             symlink(target, &here).with_context(failed)
         }
     }
-}
-
-/// A file's permissions.
-pub(super) fn mode_of(path: &Path) -> Option<u32> {
-    use std::os::unix::fs::PermissionsExt as _;
-    fs::metadata(path).ok().map(|found| found.permissions().mode() & 0o7777)
 }
 
 fn make_directories(
@@ -189,7 +199,10 @@ fn make_directories(
     let above: Vec<_> = path.ancestors().skip(1).filter(|above| !host.has(above)).collect();
     for directory in above.into_iter().rev() {
         let here = host.path(directory);
-        let made = DirBuilder::new().mode(access.directory_mode()).create(&here);
+        let mode = access.directory_mode();
+        let made = DirBuilder::new().mode(mode).create(&here);
+        // Again, as a umask of 077 would keep the group out.
+        let made = made.and_then(|()| fs::set_permissions(&here, Permissions::from_mode(mode)));
         made.with_context(|| format!("can't make {}", here.display()))?;
         give_to_group(host, &here, access)?;
         record.done.push(Done::Directory(directory.to_owned()));

@@ -2,11 +2,12 @@
 
 use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
+use tempfile::NamedTempFile;
 
 use crate::host::Host;
 
@@ -87,9 +88,29 @@ pub(super) fn checksum(bytes: &[u8]) -> u32 {
 /// # Errors
 /// The file system's.
 pub(super) fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let file = beside(path, bytes)?;
+    put(file, path, mode)
+}
+
+/// The same with a file that is there: its mode and owners stay. It must be no link.
+///
+/// # Errors
+/// The file system's.
+pub(super) fn rewrite(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let before = fs::symlink_metadata(path)?;
+    let file = beside(path, bytes)?;
+    fchown(file.as_file(), Some(before.uid()), Some(before.gid()))?;
+    put(file, path, before.mode() & 0o7777)
+}
+
+fn beside(path: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
     let directory = path.parent().unwrap_or_else(|| Path::new("/"));
-    let mut file = tempfile::NamedTempFile::new_in(directory)?; // 0600
+    let mut file = NamedTempFile::new_in(directory)?; // 0600
     io::Write::write_all(&mut file, bytes)?;
+    Ok(file)
+}
+
+fn put(file: NamedTempFile, path: &Path, mode: u32) -> io::Result<()> {
     file.as_file().set_permissions(Permissions::from_mode(mode))?;
     file.as_file().sync_all()?;
     file.persist(path).map(drop).map_err(|error| error.error)

@@ -102,8 +102,13 @@ impl StaticTunnel {
                     .to_owned(),
             );
         }
+        let files = "uxfrm.toml static.batch";
         notes.push(format!(
-            "next: scp /etc/uxfrm/peer/* root@{peer}:/etc/uxfrm/ && rm -r /etc/uxfrm/peer; then at both ends: chgrp uxfrm /etc/uxfrm/*; uxfrm check {CONFIG} && systemctl enable --now uxfrm"
+            "next, here: cd /etc/uxfrm/peer && scp {files} root@{peer}:/etc/uxfrm/ && rm {files} && rmdir /etc/uxfrm/peer"
+        ));
+        // scp keeps the mode 0600, and the unit runs as user uxfrm.
+        notes.push(format!(
+            "then, at both ends: cd /etc/uxfrm && chgrp uxfrm {files} && chmod 0640 {files} && uxfrm check {CONFIG} && systemctl enable --now uxfrm"
         ));
         notes
     }
@@ -215,7 +220,7 @@ mod tests {
         for direction in ["in", "fwd"] {
             assert!(texts[3].contains(&format!("{policy} {direction} tmpl src 2001:db8::1")));
         }
-        assert_eq!(plan.notes.len(), 1);
+        assert_eq!(plan.notes.len(), 2);
         assert!(plan.notes[0].contains("root@[2001:db8::2]:/etc/uxfrm/"), "{}", plan.notes[0]);
         assert_eq!(texts[1].matches("flag esn af-unspec ").count(), 2, "{}", texts[1]);
     }

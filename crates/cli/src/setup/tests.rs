@@ -220,3 +220,148 @@ fn a_static_setup_is_a_configuration_that_check_takes() {
         assert_eq!(parsed.xfrm.batch.len(), 1, "{parsed:?}");
     }
 }
+
+/// Runs what a note says behind `begin`, with `/etc/uxfrm` elsewhere and stubs of programs.
+fn run_note(said: &str, begin: &str, place: &Path, stubs: &Path) {
+    let note = said.lines().find_map(|line| line.strip_prefix(begin)).unwrap();
+    let command = note.replace("/etc/uxfrm", place.to_str().unwrap());
+    // What scp is given to write to is the peer's.
+    let command = command.replace(&format!(":{}", place.display()), ":/etc/uxfrm");
+    let path = format!("{}:/usr/bin:/bin", stubs.display());
+    let shell = std::process::Command::new("sh").args(["-ec", &command]).env("PATH", path).status();
+    assert!(shell.unwrap().success(), "{command}");
+}
+
+#[test]
+fn the_printed_commands_let_the_gateways_group_read_the_peers_files_and_no_others() {
+    let (root, peer, stubs) = (host(), host(), tempfile::tempdir().unwrap());
+    write(peer.path(), "etc/uxfrm/web.token", "token\n");
+    let (there, log) = (peer.path().join("etc/uxfrm"), stubs.path().join("log"));
+    fs::set_permissions(there.join("web.token"), fs::Permissions::from_mode(0o600)).unwrap();
+    let scp = format!("cp -p \"$1\" \"$2\" {}", there.display());
+    let record = |name: &str| format!("echo {name} \"$@\" >>{}", log.display());
+    for (name, script) in [
+        ("scp", scp),
+        ("chgrp", record("chgrp")),
+        ("uxfrm", record("uxfrm")),
+        ("systemctl", record("systemctl")),
+    ] {
+        write(stubs.path(), name, &format!("#!/bin/sh\n{script}\n"));
+        let path = stubs.path().join(name);
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let said = set_up(&root, SetupKind::Static, Effect::Real).unwrap();
+    let here = root.path().join("etc/uxfrm");
+    run_note(&said, "note: next, here: ", &here, stubs.path());
+    assert!(!here.join("peer").exists());
+    run_note(&said, "note: then, at both ends: ", &there, stubs.path());
+    let mode = |name: &str| mode_of(&there.join(name));
+    assert_eq!(["uxfrm.toml", "static.batch", "web.token"].map(mode), [0o640, 0o640, 0o600]);
+    let log = fs::read_to_string(log).unwrap();
+    let check = format!("uxfrm check {}", there.join("uxfrm.toml").display());
+    let expected = ["chgrp uxfrm uxfrm.toml static.batch", &check, "systemctl enable --now uxfrm"];
+    assert_eq!(log.lines().collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn files_of_this_end_are_the_groups_where_it_exists() {
+    use std::os::unix::fs::MetadataExt as _;
+    let root = host();
+    fs::remove_dir_all(root.path().join("etc/uxfrm")).unwrap();
+    // One that any user may give files to: the own.
+    let own = nix::unistd::getegid().as_raw();
+    let group = if nix::unistd::geteuid().is_root() { 977 } else { own };
+    write(root.path(), "etc/group", &format!("root:x:0:\nuxfrm:x:{group}:\n"));
+    set_up(&root, SetupKind::Static, Effect::Real).unwrap();
+    for (name, mode) in [("", 0o750), ("uxfrm.toml", 0o640), ("static.batch", 0o640)] {
+        let path = root.path().join("etc/uxfrm").join(name);
+        assert_eq!(mode_of(&path), mode, "{name}");
+        assert_eq!(fs::metadata(&path).unwrap().gid(), group, "{name}");
+    }
+    let keys = root.path().join("etc/uxfrm/peer/static.batch");
+    assert_eq!(mode_of(&keys), 0o600);
+}
+
+#[test]
+fn a_link_by_another_name_of_the_units_directory_is_there_already() {
+    let root = host();
+    symlink("usr/lib", root.path().join("lib")).unwrap();
+    let wants = root.path().join("etc/systemd/system/multi-user.target.wants");
+    fs::create_dir_all(&wants).unwrap();
+    let wanted = wants.join("uxfrm.service");
+    symlink("/lib/systemd/system/uxfrm.service", &wanted).unwrap();
+    let before = picture(root.path());
+    let said = set_up(&root, SetupKind::Strongswan, Effect::Real).unwrap();
+    assert!(said.contains(&format!("is there already: {}", wanted.display())), "{said}");
+    undo(&root, Effect::Real);
+    assert_eq!(picture(root.path()), before);
+    fs::remove_file(&wanted).unwrap();
+    symlink("/usr/lib/systemd/system/strongswan.service", &wanted).unwrap();
+    let why = set_up(&root, SetupKind::Strongswan, Effect::Real).unwrap_err().to_string();
+    assert!(why.contains("leads elsewhere"), "{why}");
+}
+
+fn mode_of(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+#[test]
+fn a_second_undo_keeps_what_the_first_has_kept_and_follows_no_link() {
+    let root = host();
+    let config = "etc/uxfrm/uxfrm.toml";
+    let kept = |end: &str| root.path().join(format!("{config}.uxfrm-saved{end}"));
+    for (text, end) in [("one\n", ""), ("two\n", ".1"), ("three\n", ".3")] {
+        set_up(&root, SetupKind::Static, Effect::Real).unwrap();
+        write(root.path(), config, text);
+        let would = undo(&root, Effect::DryRun);
+        assert!(would.contains(&format!("to {}\n", kept(end).display())), "{would}");
+        undo(&root, Effect::Real);
+        assert_eq!(fs::read_to_string(kept(end)).unwrap(), text);
+        if end == ".1" {
+            symlink("/nowhere", kept(".2")).unwrap();
+        }
+    }
+    assert_eq!(fs::read_to_string(kept("")).unwrap(), "one\n");
+    assert_eq!(fs::read_to_string(kept(".1")).unwrap(), "two\n");
+    assert_eq!(fs::read_link(kept(".2")).unwrap(), Path::new("/nowhere"));
+}
+
+#[test]
+fn a_link_in_the_place_of_a_file_for_lines_stays_a_link() {
+    use std::os::unix::fs::{MetadataExt as _, chown};
+    for target in ["../../../elsewhere/local", "/elsewhere/local"] {
+        let root = host();
+        write(root.path(), "elsewhere/local", "");
+        let elsewhere = root.path().join("elsewhere/local");
+        fs::write(&elsewhere, b"# mine, of K\xf6ln").unwrap();
+        if nix::unistd::geteuid().is_root() {
+            chown(&elsewhere, Some(1), Some(1)).unwrap();
+        }
+        fs::set_permissions(&elsewhere, fs::Permissions::from_mode(0o640)).unwrap();
+        let owner = fs::metadata(&elsewhere).unwrap().uid();
+        fs::remove_file(root.path().join(LOCAL)).unwrap();
+        symlink(target, root.path().join(LOCAL)).unwrap();
+        let before = picture(root.path());
+        set_up(&root, SetupKind::Strongswan, Effect::Real).unwrap();
+        assert!(fs::read(&elsewhere).unwrap().ends_with(b"ln\ninclude <abstractions/uxfrm>\n"));
+        assert_eq!(fs::metadata(&elsewhere).unwrap().uid(), owner);
+        let said = set_up(&root, SetupKind::Strongswan, Effect::Real).unwrap();
+        assert!(said.contains(&format!("is there already: {}/{LOCAL}", root.path().display())));
+        undo(&root, Effect::Real);
+        assert_eq!(picture(root.path()), before, "{target}");
+        assert_eq!(fs::metadata(&elsewhere).unwrap().uid(), owner);
+    }
+}
+
+#[test]
+fn a_link_that_leads_to_no_file_is_refused() {
+    for target in ["/nowhere", "/etc", "uxfrm-loop"] {
+        let root = host();
+        fs::remove_file(root.path().join(LOCAL)).unwrap();
+        symlink(target, root.path().join(LOCAL)).unwrap();
+        let before = picture(root.path());
+        let why = set_up(&root, SetupKind::Strongswan, Effect::Real).unwrap_err().to_string();
+        assert!(why.contains("nor a link that leads to one"), "{why}");
+        assert_eq!(picture(root.path()), before);
+    }
+}

@@ -1,15 +1,15 @@
 //! Takes away what setup did, by its record, in the reverse order.
 
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
 use crate::host::Host;
 
-use super::carry_out::{Effect, mode_of, profile_reloads, run_all, systemd_runs, words};
-use super::record::{Done, RECORD, Record, checksum, replace};
+use super::carry_out::{Effect, profile_reloads, run_all, systemd_runs, words};
+use super::record::{Done, RECORD, Record, checksum, rewrite};
 
 /// Undoes all that is in the record, and removes it; each thing is told in a line of `out`.
 ///
@@ -44,9 +44,7 @@ fn take_back(host: &Host, done: &Done, effect: Effect) -> anyhow::Result<String>
     match done {
         Done::Directory(_) => Ok(String::new()),
         Done::File { path, crc } => take_back_file(&host.path(path), *crc, effect),
-        Done::Lines { path, text, created } => {
-            take_back_lines(&host.path(path), text, *created, effect)
-        }
+        Done::Lines { path, text, created } => take_back_lines(host, path, text, *created, effect),
         Done::Link { path, target } => take_back_link(&host.path(path), target, effect),
     }
 }
@@ -62,34 +60,65 @@ fn take_back_file(path: &Path, crc: u32, effect: Effect) -> anyhow::Result<Strin
         }
         return Ok(effect.say("removed", "remove", &shown));
     }
-    let kept = PathBuf::from(format!("{shown}.uxfrm-saved"));
-    if effect == Effect::Real {
-        fs::rename(path, &kept).with_context(failed)?;
-    }
+    let kept = match effect {
+        Effect::Real => keep_aside(path).with_context(failed)?,
+        Effect::DryRun => kept_names(path).find(|name| is_free(name)).with_context(failed)?,
+    };
     let what = format!("{shown}, which was changed since setup, to {}", kept.display());
     Ok(effect.say("renamed", "rename", &what))
 }
 
+/// `FILE.uxfrm-saved`, then with numbers behind it.
+fn kept_names(path: &Path) -> impl Iterator<Item = PathBuf> {
+    let first = format!("{}.uxfrm-saved", path.display());
+    let numbered = (1_u32..).map({
+        let first = first.clone();
+        move |number| PathBuf::from(format!("{first}.{number}"))
+    });
+    std::iter::once(PathBuf::from(first)).chain(numbered)
+}
+
+fn is_free(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_err()
+}
+
+/// Gives a file the first name that is free. A second link, unlike a rename, replaces nothing.
+fn keep_aside(path: &Path) -> io::Result<PathBuf> {
+    for kept in kept_names(path) {
+        match fs::hard_link(path, &kept) {
+            Ok(()) => return fs::remove_file(path).map(|()| kept),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
 fn take_back_lines(
+    host: &Host,
     path: &Path,
     text: &str,
     created: bool,
     effect: Effect,
 ) -> anyhow::Result<String> {
-    let shown = path.display().to_string();
-    let Ok(whole) = fs::read_to_string(path) else {
+    let shown = host.path(path).display().to_string();
+    let leads = host.resolve(path).map(|leads| host.path(leads)).filter(|leads| leads.is_file());
+    let Some((leads, mut whole)) =
+        leads.and_then(|leads| fs::read(&leads).ok().map(|it| (leads, it)))
+    else {
         return Ok(format!("is gone already: {shown}"));
     };
     // Of the same lines twice the last are ours: they were added at the end.
-    let Some(at) = whole.rfind(text) else {
+    let found = whole.windows(text.len().max(1)).rposition(|part| part == text.as_bytes());
+    let Some(at) = found else {
         return Ok(format!("is gone already: `{}` in {shown}", text.trim()));
     };
-    let rest = format!("{}{}", &whole[..at], &whole[at + text.len()..]);
+    whole.drain(at..at + text.len());
     if effect == Effect::Real {
-        let changed = if rest.is_empty() && created {
-            fs::remove_file(path)
+        let changed = if whole.is_empty() && created && !host.path(path).is_symlink() {
+            fs::remove_file(&leads)
         } else {
-            replace(path, rest.as_bytes(), mode_of(path).unwrap_or(0o644))
+            rewrite(&leads, &whole)
         };
         changed.with_context(|| format!("can't change {shown}"))?;
     }
