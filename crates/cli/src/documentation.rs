@@ -127,9 +127,12 @@ fn fault_of_link(object: &str, words: &[String]) -> Option<String> {
     }
 }
 
-/// Whether only more words are wanted: a sentence names a command by its first ones.
+/// Whether only more words are wanted: a sentence names a command by its first ones. Some are then
+/// answered by their help, which lists what they have.
 fn is_begin(fault: &str) -> bool {
-    ["required", "not complete", "Not enough information"].iter().any(|words| fault.contains(words))
+    ["required", "not complete", "Not enough information", "\nCommands:\n"]
+        .iter()
+        .any(|words| fault.contains(words))
 }
 
 fn assert_right(found: &[DocumentedCommand], least: usize, is_fault: impl Fn(&str) -> bool) {

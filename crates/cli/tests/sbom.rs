@@ -60,7 +60,8 @@ fn linked() -> BTreeSet<String> {
         .workspace_packages()
         .into_iter()
         .filter(|package| {
-            ["uxfrm-cli", "uxfrm-redirect", "uxfrm-web"].contains(&package.name.as_str())
+            ["uxfrm-cli", "uxfrm-redirect", "uxfrm-web", "uxfrm-fleet-agent"]
+                .contains(&package.name.as_str())
         })
         .map(|package| &package.id)
         .collect();
