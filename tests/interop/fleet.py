@@ -11,7 +11,6 @@ import threading
 
 import patience
 
-LISTENS = "ready to serve client requests"
 MAGIC = b"uxfrm/1\n"
 ASK, WELCOME = 2, 3
 AGENTS = 7  # the dialect of agents
@@ -37,8 +36,9 @@ class Etcd:
         words += [f"--advertise-client-urls={self.url}", f"--listen-peer-urls={peers}"]
         words += [f"--initial-advertise-peer-urls={peers}", f"--initial-cluster=one={peers}", *self.more]
         log = self.directory.with_suffix(".log")
+        environment = {**os.environ, "ETCD_UNSUPPORTED_ARCH": "arm64"}
         with open(log, "w") as written, self.namespace.entered():
-            self._process = subprocess.Popen(words, stdout=written, stderr=written, env={**os.environ, "ETCD_UNSUPPORTED_ARCH": "arm64"})
+            self._process = subprocess.Popen(words, stdout=written, stderr=written, env=environment)
         patience.wait_for(lambda: "ready to serve" in log.read_text() or "serving" in log.read_text(), log.read_text)
 
     def stop(self):

@@ -12,8 +12,22 @@ USER = 2
 
 NAMES = ("seqpacket xfrm", "stream stat", "dgram udp/4500")
 
-SQUATS = """
-import os, socket, sys
+# Connections to a name until its queue is full.
+FILL = """
+import socket
+def fill(kind, name):
+    held = []
+    while True:
+        held.append(socket.socket(socket.AF_UNIX, kind))
+        held[-1].setblocking(False)
+        try:
+            held[-1].connect(f"\\0uxfrm/{name}")
+        except BlockingIOError:
+            return held
+"""
+
+SQUATS = FILL + """
+import os, sys
 held = []
 for kind, name in map(str.split, sys.argv[2:]):
     kind = getattr(socket, f"SOCK_{kind.upper()}")
@@ -21,13 +35,8 @@ for kind, name in map(str.split, sys.argv[2:]):
     held[-1].bind(f"\\0uxfrm/{name}")
     if sys.argv[1] not in ("silent", "connected") and kind != socket.SOCK_DGRAM:
         held[-1].listen(0)
-    while sys.argv[1] == "full" and kind != socket.SOCK_DGRAM:
-        held.append(socket.socket(socket.AF_UNIX, kind))
-        held[-1].setblocking(False)
-        try:
-            held[-1].connect(f"\\0uxfrm/{name}")
-        except BlockingIOError:
-            break
+    if sys.argv[1] == "full" and kind != socket.SOCK_DGRAM:
+        held += fill(kind, name)
 if sys.argv[1] == "connected":
     held.append(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
     held[-1].bind("\\0stranger")

@@ -29,7 +29,7 @@ import wire
 from association import GCM_128, Association
 from gateway import CONTROLLED, Gateway
 from namespace import UNANSWERED_SECONDS
-from stranger import stranger
+from stranger import FILL, stranger
 from test_restart import IV_BYTES, parsed
 from topology import HERE, THERE
 
@@ -552,17 +552,8 @@ def test_a_gateway_starts_and_is_found_whoever_has_its_name(network, uxfrm, mann
     assert list(left.iterdir()) == []
 
 
-FILLS = """
-import socket
-held = []
-for kind, name in (socket.SOCK_SEQPACKET, "xfrm"), (socket.SOCK_STREAM, "stat"):
-    while True:
-        held.append(socket.socket(socket.AF_UNIX, kind))
-        held[-1].setblocking(False)
-        try:
-            held[-1].connect(f"\\0uxfrm/{name}")
-        except BlockingIOError:
-            break
+FILLS = FILL + """
+held = fill(socket.SOCK_SEQPACKET, "xfrm"), fill(socket.SOCK_STREAM, "stat")
 print("full", flush=True)
 input()
 """

@@ -33,7 +33,7 @@ def program(uxfrm):
 
 
 @pytest.fixture
-def place(request, tmp_path):
+def place(tmp_path):
     """A namespace for all, and a directory that only root writes to."""
     space = Namespace(f"fleet-{os.getpid()}")
     yield space, tmp_path
@@ -56,6 +56,14 @@ class Fleet:
         host = fleet.Host(self.program, self.namespace, self.directory / name, name, port)
         host.join(self.first.config.read_text())
         self.hosts.append(host)
+        return host
+
+    def host_with_a_tunnel(self):
+        """A gateway that has the fleet's only one."""
+        self.apply(FILE + tunnel(1))
+        host = self.host("gw-1", 4601)
+        host.start()
+        patience.wait_for(lambda: host.gateway.has() == ["t1/0"], host.log)
         return host
 
     def apply(self, text, *more, check=True):
@@ -83,10 +91,13 @@ def ours(program, place):
     made.end()
 
 
-def both_have(one, other, tunnels):
-    """Whether the gateways have all tunnels between them, and each those of the placement."""
+def share(ours, hosts, tunnels):
+    """Whether the gateways have all tunnels between them, and each as many as it is to have."""
     names = sorted(f"t{number}/0" for number in tunnels)
-    return sorted(one.gateway.has() + other.gateway.has()) == names and one.gateway.has() and other.gateway.has()
+    meant = {name: gateway["children"] for name, gateway in ours.gateways().items()}
+    had = {host.name: host.gateway.has() for host in hosts}
+    is_as_meant = meant == {name: len(tunnels) for name, tunnels in had.items()}
+    return is_as_meant and all(had.values()) and sorted(sum(had.values(), [])) == names
 
 
 def test_what_is_applied_is_what_is_got(ours):
@@ -129,9 +140,7 @@ def test_two_agents_share_tunnels(ours):
     one, other = ours.host("gw-1", 4601), ours.host("gw-2", 4602)
     one.start()
     other.start()
-    patience.wait_for(lambda: both_have(one, other, numbers), lambda: one.log() + other.log())
-    shares = {name: gateway["children"] for name, gateway in ours.gateways().items()}
-    assert shares == {"gw-1": len(one.gateway.has()), "gw-2": len(other.gateway.has())}
+    patience.wait_for(lambda: share(ours, (one, other), numbers), lambda: one.log() + other.log())
     for host in (one, other):
         # States are opened above nothing, with numbers of their own.
         patience.wait_for(lambda: len(host.gateway.ordered("numbers")) >= len(host.gateway.has()), host.log)
@@ -147,12 +156,13 @@ def test_two_agents_share_tunnels(ours):
     one.fleet("drain")
     patience.wait_for(lambda: one.gateway.has() == [] and len(other.gateway.has()) == 8, lambda: one.log() + other.log())
     one.fleet("undrain")
-    patience.wait_for(lambda: one.gateway.has() == had, lambda: one.log() + other.log())
+    patience.wait_for(lambda: share(ours, (one, other), numbers), lambda: one.log() + other.log())
+    assert one.gateway.has() == had
 
     # Its gateway killed: the other one has all.
     one.gateway.close()
+    patience.wait_for(lambda: ours.gateways()["gw-1"]["duty"] != "active", lambda: one.log() + other.log())
     patience.wait_for(lambda: len(other.gateway.has()) == 8, lambda: one.log() + other.log())
-    assert ours.gateways()["gw-1"]["duty"] != "active"
 
     one.kill()
     patience.wait_for(lambda: not ours.gateways()["gw-1"]["has-lease"])
@@ -161,10 +171,7 @@ def test_two_agents_share_tunnels(ours):
 
 
 def test_etcd_goes_and_comes_back(ours):
-    ours.apply(FILE + tunnel(1))
-    host = ours.host("gw-1", 4601)
-    host.start()
-    patience.wait_for(lambda: host.gateway.has() == ["t1/0"], host.log)
+    host = ours.host_with_a_tunnel()
     ours.etcd.stop()
     patience.wait_for(lambda: "without etcd: the gateway" in host.log(), host.log)
     said = host.fleet("status", check=False)
@@ -177,10 +184,7 @@ def test_etcd_goes_and_comes_back(ours):
 
 
 def test_what_was_compacted_is_read_anew(ours):
-    ours.apply(FILE + tunnel(1))
-    host = ours.host("gw-1", 4601)
-    host.start()
-    patience.wait_for(lambda: host.gateway.has() == ["t1/0"], host.log)
+    host = ours.host_with_a_tunnel()
     ours.etcd.stop()
     patience.wait_for(lambda: "does not answer" in host.log(), host.log)
     # Another address, which the agent does not know: changes, and they are compacted.
@@ -197,10 +201,7 @@ def test_what_was_compacted_is_read_anew(ours):
 
 
 def test_a_backup_that_was_put_back_is_not_believed(ours):
-    ours.apply(FILE + tunnel(1))
-    host = ours.host("gw-1", 4601)
-    host.start()
-    patience.wait_for(lambda: host.gateway.has() == ["t1/0"], host.log)
+    host = ours.host_with_a_tunnel()
     ours.etcd.stop()
     backup = ours.directory / "backup"
     shutil.copytree(ours.etcd.directory, backup)
@@ -232,10 +233,7 @@ def test_another_cluster_is_not_believed(ours):
 
 
 def test_keys_are_changed_while_agents_run(ours):
-    ours.apply(FILE + tunnel(1))
-    host = ours.host("gw-1", 4601)
-    host.start()
-    patience.wait_for(lambda: host.gateway.has() == ["t1/0"], host.log)
+    host = ours.host_with_a_tunnel()
 
     def reload():
         before = host.log().count("read ")
@@ -281,10 +279,7 @@ def test_tls_and_a_user(program, place):
     password.write_text("word\n")
     ours = Fleet(program, place, words, etcd)
     try:
-        ours.apply(FILE + tunnel(1))
-        host = ours.host("gw-1", 4601)
-        host.start()
-        patience.wait_for(lambda: host.gateway.has() == ["t1/0"], host.log)
+        ours.host_with_a_tunnel()
         stranger = ours.first.config.read_text().replace("ca.pem", "other.pem")
         ours.first.config.write_text(stranger)
         assert "certificate" in ours.first.fleet("status", check=False)

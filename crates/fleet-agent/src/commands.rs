@@ -18,7 +18,7 @@ use uxfrm_fleet::{
     keyspace::Keyspace,
     members::Duty,
     seal::{Keyring, SealNonce, Serial},
-    store::Stored,
+    store::{Stay, StoreCondition, StoreOperation, StoreRevision, StoreTransaction, Stored},
 };
 use uxfrm_fleet_options::{FleetCommand, FleetOptions};
 
@@ -34,43 +34,39 @@ use crate::{
 /// What was wrong, where, and what would be right.
 pub fn execute(options: &FleetOptions) -> anyhow::Result<ExitCode> {
     let path = options.config.as_path();
-    let command = &options.command;
-    match command {
+    match &options.command {
         FleetCommand::Run => run::run(path).map(|()| ExitCode::SUCCESS),
         FleetCommand::Join(join) => init::join(path, join).map(|()| ExitCode::SUCCESS),
         FleetCommand::RotateKey(rotate) => rotate::rotate(path, rotate.step),
-        FleetCommand::Init(_)
-        | FleetCommand::Leave(_)
-        | FleetCommand::Apply(_)
-        | FleetCommand::Get(_)
-        | FleetCommand::Status(_)
-        | FleetCommand::Drain(_)
-        | FleetCommand::Undrain(_)
-        | FleetCommand::Watch => {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(at_etcd(path, command))
+        FleetCommand::Init(options) => block_on(init::init(path, options)),
+        FleetCommand::Status(options) => block_on(status::status(path, options)),
+        FleetCommand::Apply(options) => {
+            at_fleet(path, async |fleet| apply::apply(fleet, options).await)
         }
+        FleetCommand::Get(options) => at_fleet(path, async |fleet| get::get(fleet, options).await),
+        FleetCommand::Drain(options) => {
+            at_fleet(path, async |fleet| members::set_duty(fleet, options, Duty::Draining).await)
+        }
+        FleetCommand::Undrain(options) => {
+            at_fleet(path, async |fleet| members::set_duty(fleet, options, Duty::Active).await)
+        }
+        FleetCommand::Leave(options) => {
+            at_fleet(path, async |fleet| members::leave(fleet, options).await)
+        }
+        FleetCommand::Watch => at_fleet(path, watch::watch),
     }
 }
 
-async fn at_etcd(path: &Path, command: &FleetCommand) -> anyhow::Result<ExitCode> {
-    match command {
-        FleetCommand::Init(options) => init::init(path, options).await,
-        FleetCommand::Apply(options) => apply::apply(&Fleet::reach(path).await?, options).await,
-        FleetCommand::Get(options) => get::get(&Fleet::reach(path).await?, options).await,
-        FleetCommand::Status(options) => status::status(path, options).await,
-        FleetCommand::Drain(options) => {
-            members::set_duty(&Fleet::reach(path).await?, options, Duty::Draining).await
-        }
-        FleetCommand::Undrain(options) => {
-            members::set_duty(&Fleet::reach(path).await?, options, Duty::Active).await
-        }
-        FleetCommand::Leave(options) => members::leave(&Fleet::reach(path).await?, options).await,
-        FleetCommand::Watch => watch::watch(&Fleet::reach(path).await?).await,
-        FleetCommand::Run | FleetCommand::Join(_) | FleetCommand::RotateKey(_) => {
-            Ok(ExitCode::FAILURE) // are done without etcd, above
-        }
-    }
+fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
+}
+
+/// Does something with a fleet that answers.
+fn at_fleet<T>(
+    path: &Path,
+    work: impl AsyncFnOnce(&Fleet) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    block_on(async { work(&Fleet::reach(path).await?).await })
 }
 
 /// A fleet that answers.
@@ -112,6 +108,25 @@ impl Fleet {
         let mut nonce = [0; 24];
         getrandom::fill(&mut nonce)?;
         Ok(self.keyring.seal(key, serial, text, SealNonce(nonce)))
+    }
+
+    /// What writes a record that stays.
+    fn put(&self, key: String, serial: Serial, text: &[u8]) -> anyhow::Result<StoreOperation> {
+        let value = self.seal(&key, serial, text)?;
+        Ok(StoreOperation::Put { key, value, stay: Stay::Forever })
+    }
+
+    /// Writes a record that stays, and does something else with it, if nobody wrote it since
+    /// `written`; the revision where that was done.
+    async fn put_if(
+        &self,
+        written: Option<StoreRevision>,
+        (key, serial, text): (String, Serial, &[u8]),
+        others: Vec<StoreOperation>,
+    ) -> anyhow::Result<Option<StoreRevision>> {
+        let conditions = vec![StoreCondition { key: key.clone(), written }];
+        let operations = others.into_iter().chain([self.put(key, serial, text)?]).collect();
+        Ok(self.client.commit(&StoreTransaction { conditions, operations }).await?)
     }
 }
 

@@ -13,6 +13,8 @@ use std::{
 use uxfrm_fleet::seal::{FleetKey, Keyring};
 use zeroize::Zeroizing;
 
+use crate::whole_file;
+
 /// What a line of a key begins with.
 const FORM: &str = "uxfrm-fleet-key-1";
 /// Bytes of a key.
@@ -115,16 +117,7 @@ pub(crate) fn create(path: &Path, keys: &[KeyBytes]) -> io::Result<()> {
 /// # Errors
 /// The file system's.
 pub(crate) fn replace(path: &Path, keys: &[KeyBytes]) -> io::Result<()> {
-    let about = fs::metadata(path)?;
-    let new = path.with_extension("new");
-    match fs::remove_file(&new) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        Err(_) | Ok(()) => {}
-    }
-    create(&new, keys)?;
-    std::os::unix::fs::chown(&new, Some(about.uid()), Some(about.gid()))?;
-    fs::set_permissions(&new, about.permissions())?;
-    fs::rename(&new, path)
+    whole_file::replace_on_disk(path, text_of(keys).as_bytes())
 }
 
 /// A file that others may not read.

@@ -9,6 +9,7 @@
 //! | [`gateway`] | the session with the own gateway |
 //! | [`run`] | the agent's loop |
 //! | [`commands`] | `uxfrm fleet` |
+//! | `whole_file` | files that are written as a whole |
 #![forbid(unsafe_code)]
 
 pub mod clock;
@@ -18,3 +19,4 @@ pub mod etcd;
 pub mod gateway;
 pub mod key_file;
 pub mod run;
+mod whole_file;

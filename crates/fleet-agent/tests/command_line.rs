@@ -1,6 +1,7 @@
 //! The program itself, without an etcd.
 
 use std::fs;
+use std::net::TcpListener;
 use std::process::{Command, Output};
 
 fn fleet(words: &[&str]) -> Output {
@@ -33,4 +34,17 @@ fn errors_say_what_would_be_right() {
     let why = init(&at("new.toml"));
     assert!(why.contains("etcd at http://127.0.0.1:1 does not answer"), "{why}");
     assert!(!directory.path().join("fleet.key").exists(), "no key without a fleet");
+}
+
+#[test]
+fn key_stays_where_nobody_knows_whether_the_fleet_was_made() {
+    let directory = tempfile::tempdir().expect("a directory of ours");
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    // It lets connect, and says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let etcd = format!("http://{}", silent.local_addr().expect("its port"));
+    let (config, key) = (at("fleet.toml"), at("fleet.key"));
+    let why = refused(&["init", "f", "--etcd", &etcd, "--key-file", &key, "--config", &config]);
+    assert!(why.contains("its key and configuration stay: `uxfrm fleet status` tells"), "{why}");
+    assert!(fs::exists(&key).unwrap() && fs::exists(&config).unwrap());
 }

@@ -19,7 +19,7 @@ use uxfrm_fleet::{
     desired::{DesiredChange, DesiredFile, Plan, PoolState, TunnelDiff, Write, plan},
     names::{PoolName, TunnelName},
     seal::Serial,
-    store::{Stay, StoreCondition, StoreOperation, StoreRevision, StoreTransaction},
+    store::{StoreOperation, StoreRevision, StoreTransaction},
 };
 use uxfrm_fleet_options::FleetApplyOptions;
 use zeroize::Zeroizing;
@@ -202,22 +202,15 @@ async fn note(
     written: StoreRevision,
     serial: Serial,
     generation: Generation,
-    mut operations: Vec<StoreOperation>,
+    others: Vec<StoreOperation>,
 ) -> anyhow::Result<StoreRevision> {
-    let key = fleet.keys.generation();
-    let value = fleet.seal(&key, serial, &serde_json::to_vec(&generation)?)?;
-    let conditions = vec![StoreCondition { key: key.clone(), written: Some(written) }];
-    operations.push(StoreOperation::Put { key, value, stay: Stay::Forever });
-    let committed = fleet.client.commit(&StoreTransaction { conditions, operations }).await?;
-    Ok(committed.ok_or(AppliedByAnother)?)
+    let text = serde_json::to_vec(&generation)?;
+    let record = (fleet.keys.generation(), serial, &text[..]);
+    Ok(fleet.put_if(Some(written), record, others).await?.ok_or(AppliedByAnother)?)
 }
 
 fn sealed(fleet: &Fleet, writes: Vec<Write>) -> anyhow::Result<Vec<StoreOperation>> {
-    let put = |write: Write| {
-        let value = fleet.seal(&write.path, write.serial, &write.text)?;
-        Ok(StoreOperation::Put { key: write.path, value, stay: Stay::Forever })
-    };
-    writes.into_iter().map(put).collect()
+    writes.into_iter().map(|write| fleet.put(write.path, write.serial, &write.text)).collect()
 }
 
 async fn put_all(fleet: &Fleet, writes: Vec<Write>) -> anyhow::Result<()> {

@@ -12,14 +12,14 @@ use anyhow::Context as _;
 use uxfrm_fleet::{
     names::{FleetName, GatewayName, PoolName},
     seal::Serial,
-    store::{Stay, StoreCondition, StoreOperation, StoreTransaction},
 };
 use uxfrm_fleet_options::{FleetInitOptions, FleetJoinOptions};
 
 use super::{Fleet, desired_state::Generation, say};
 use crate::{
     config::{EtcdConfig, FleetConfig, GatewayConfig},
-    key_file,
+    etcd::EtcdError,
+    key_file, whole_file,
 };
 
 pub(super) async fn init(path: &Path, options: &FleetInitOptions) -> anyhow::Result<ExitCode> {
@@ -34,9 +34,17 @@ pub(super) async fn init(path: &Path, options: &FleetInitOptions) -> anyhow::Res
     key_file::create(&config.key_file, &[key]).with_context(|| {
         format!("{key_file}: a fleet's key is drawn once; a host that has it needs no `init`")
     })?;
-    if let Err(error) = first_record(&config).await {
-        // Nothing was sealed under it.
-        let _removed = fs::remove_file(&config.key_file);
+    let made = match Fleet::of(config.clone()).await {
+        Ok(fleet) => first_record(&fleet).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = made {
+        // Nobody knows whether a transaction was done that etcd did not answer.
+        if error.is::<Unanswered>() {
+            write_new(path, &config)?;
+        } else {
+            let _removed = fs::remove_file(&config.key_file);
+        }
         return Err(error);
     }
     write_new(path, &config)?;
@@ -62,22 +70,30 @@ fn configuration(options: &FleetInitOptions) -> anyhow::Result<FleetConfig> {
 }
 
 /// Writes the generation 0, where there is none.
-async fn first_record(config: &FleetConfig) -> anyhow::Result<()> {
-    let fleet = Fleet::of(config.clone()).await?;
-    let key = fleet.keys.generation();
+async fn first_record(fleet: &Fleet) -> anyhow::Result<()> {
     let text = serde_json::to_vec(&Generation { is_under_way: false })?;
-    let value = fleet.seal(&key, Serial(0), &text)?;
-    let conditions = vec![StoreCondition { key: key.clone(), written: None }];
-    let operations = vec![StoreOperation::Put { key, value, stay: Stay::Forever }];
-    let committed = fleet.client.commit(&StoreTransaction { conditions, operations }).await?;
+    let record = (fleet.keys.generation(), Serial(0), &text[..]);
+    let committed = fleet.put_if(None, record, Vec::new()).await;
+    let committed = committed.map_err(|error| match error.downcast_ref() {
+        Some(EtcdError::Unreachable { .. }) => error.context(Unanswered),
+        Some(_) | None => error,
+    })?;
     anyhow::ensure!(
         committed.is_some(),
         "there is a fleet `{}` at {}: copy its key and configuration here, and `join` it",
-        config.fleet,
+        fleet.config.fleet,
         fleet.client.endpoint()
     );
     Ok(())
 }
+
+/// etcd did not say whether it wrote the first record.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the fleet may be there or not, so its key and configuration stay: `uxfrm fleet status` tells; \
+     where there is none, remove both files and `init` again"
+)]
+struct Unanswered;
 
 pub(super) fn join(path: &Path, options: &FleetJoinOptions) -> anyhow::Result<()> {
     let mut config = FleetConfig::load(path).map_err(anyhow::Error::msg)?;
@@ -107,11 +123,8 @@ pub(super) fn join(path: &Path, options: &FleetJoinOptions) -> anyhow::Result<()
 fn append(path: &Path, config: &FleetConfig) -> anyhow::Result<()> {
     let gateway = toml::to_string(config.gateway.as_ref().context("no gateway")?)?;
     let written = fs::read_to_string(path).and_then(|text| {
-        let new = path.with_extension("new");
         let text = format!("{}\n\n[gateway]\n{gateway}", text.trim_end());
-        fs::write(&new, text)?;
-        fs::set_permissions(&new, fs::metadata(path)?.permissions())?;
-        fs::rename(&new, path)
+        whole_file::replace_on_disk(path, text.as_bytes())
     });
     written.with_context(|| format!("{}", path.display()))
 }

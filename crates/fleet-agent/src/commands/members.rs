@@ -4,11 +4,9 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use uxfrm_fleet::{
-    keyspace::PoolKeyspace,
     members::{Duty, Members},
     names::{GatewayName, PoolName},
     seal::Serial,
-    store::{Stay, StoreCondition, StoreOperation, StoreTransaction},
 };
 use uxfrm_fleet_options::FleetGatewayOptions;
 
@@ -100,31 +98,12 @@ async fn change(
     for _ in 0..ATTEMPTS {
         let (pool, members) = find(fleet, name).await?;
         let Some(changed) = follow(&members.record)? else { return Ok((pool, None)) };
-        let keys = fleet.keys.pool(&pool);
         let epoch = Serial(members.serial.0 + 1);
-        if fleet
-            .client
-            .commit(&transaction(fleet, &keys, &members, epoch, &changed)?)
-            .await?
-            .is_some()
-        {
+        let (key, text) = (fleet.keys.pool(&pool).members(), serde_json::to_vec(&changed)?);
+        let written = Some(members.stored.revision);
+        if fleet.put_if(written, (key, epoch, &text), Vec::new()).await?.is_some() {
             return Ok((pool, Some(epoch.0)));
         }
     }
     anyhow::bail!("the members of the pool change all the time; try again")
-}
-
-fn transaction(
-    fleet: &Fleet,
-    keys: &PoolKeyspace,
-    was: &Opened<Members>,
-    epoch: Serial,
-    members: &Members,
-) -> anyhow::Result<StoreTransaction> {
-    let key = keys.members();
-    let value = fleet.seal(&key, epoch, &serde_json::to_vec(members)?)?;
-    let written = Some(was.stored.revision);
-    let conditions = vec![StoreCondition { key: key.clone(), written }];
-    let operations = vec![StoreOperation::Put { key, value, stay: Stay::Forever }];
-    Ok(StoreTransaction { conditions, operations })
 }

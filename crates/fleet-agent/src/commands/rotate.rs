@@ -8,11 +8,11 @@ use std::{collections::BTreeMap, path::Path, process::ExitCode};
 use anyhow::Context as _;
 use uxfrm_fleet::{
     seal::{FleetKey, Keyring},
-    store::{Stay, StoreCondition, StoreOperation, StoreTransaction},
+    store::Stored,
 };
 use uxfrm_fleet_options::RotateStep;
 
-use super::{Fleet, say};
+use super::{Fleet, block_on, say};
 use crate::{config::FleetConfig, key_file};
 
 /// How often a record is sealed that changes meanwhile.
@@ -23,10 +23,7 @@ pub(super) fn rotate(path: &Path, step: RotateStep) -> anyhow::Result<ExitCode> 
     match step {
         RotateStep::Add => add(&config),
         RotateStep::Use => seal_with_new(&config),
-        RotateStep::Reseal | RotateStep::Drop => {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(at_etcd(config, step))
-        }
+        RotateStep::Reseal | RotateStep::Drop => block_on(at_etcd(config, step)),
     }?;
     Ok(ExitCode::SUCCESS)
 }
@@ -92,14 +89,12 @@ async fn at_etcd(config: FleetConfig, step: RotateStep) -> anyhow::Result<()> {
     Ok(())
 }
 
-type Records = BTreeMap<String, uxfrm_fleet::store::Stored>;
+type Records = BTreeMap<String, Stored>;
 
 /// The records that the key does not open.
 async fn sealed_otherwise(fleet: &Fleet, sealing: &Keyring) -> anyhow::Result<Records> {
     let (_, records) = fleet.client.read_all(fleet.keys.prefix()).await?;
-    let other = |(key, stored): &(String, uxfrm_fleet::store::Stored)| {
-        sealing.open(key, &stored.value).is_err()
-    };
+    let other = |(key, stored): &(String, Stored)| sealing.open(key, &stored.value).is_err();
     Ok(records.into_iter().filter(other).collect())
 }
 
@@ -116,12 +111,8 @@ async fn reseal(fleet: &Fleet, sealing: &Keyring) -> anyhow::Result<()> {
         for (key, stored) in left {
             let opened = fleet.keyring.open(&key, &stored.value);
             let opened = opened.with_context(|| key.clone())?;
-            let value = fleet.seal(&key, opened.serial, &opened.text)?;
-            let written = Some(stored.revision);
-            let conditions = vec![StoreCondition { key: key.clone(), written }];
-            let operations = vec![StoreOperation::Put { key, value, stay: Stay::Forever }];
-            let transaction = StoreTransaction { conditions, operations };
-            count += usize::from(fleet.client.commit(&transaction).await?.is_some());
+            let (written, record) = (Some(stored.revision), (key, opened.serial, &opened.text[..]));
+            count += usize::from(fleet.put_if(written, record, Vec::new()).await?.is_some());
         }
     }
     anyhow::bail!("agents still seal by the old key: copy the file to them, and reload them")

@@ -6,7 +6,7 @@ use uxfrm_fleet::{
     keyspace::Keyspace,
     members::{Duty, Member, Members},
     names::{GatewayName, PoolName},
-    store::{KeyChange, StoreRevision, Stored},
+    store::{KeyChange, Stored},
 };
 
 use super::{Fleet, say, status::duty_word};
@@ -17,13 +17,12 @@ type KnownMembers = BTreeMap<String, Members>;
 pub(super) async fn watch(fleet: &Fleet) -> anyhow::Result<ExitCode> {
     fleet.generation().await?;
     let mut known = KnownMembers::new();
-    let mut from = StoreRevision(0);
+    // Before the first pool is read, so that no change of it is missed meanwhile.
+    let (from, _) = fleet.client.read(&fleet.keys.generation()).await?;
     for pool in fleet.pools().await? {
         let key = fleet.keys.pool(&pool).members();
-        let (at, stored) = fleet.client.read(&key).await?;
-        from = at;
-        if let Some(stored) = stored {
-            known.insert(pool.to_string(), fleet.open(&key, stored)?.record);
+        if let Some(members) = fleet.record(&key).await? {
+            known.insert(pool.to_string(), members.record);
         }
     }
     let prefix = fleet.keys.prefix().to_owned();

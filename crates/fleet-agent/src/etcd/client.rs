@@ -368,7 +368,7 @@ impl EtcdClient {
         })
     }
 
-    /// The same, of an answer that is believed, and its revision.
+    /// Asks, and takes an answer that is believed; its revision.
     async fn believed<Q, A>(
         &self,
         path: &'static str,

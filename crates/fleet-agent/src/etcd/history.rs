@@ -6,14 +6,15 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
-    io::{self, Write as _},
+    fs, io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use serde::{Deserialize, Serialize};
 use uxfrm_fleet::{seal::Serial, store::StoreRevision};
+
+use crate::whole_file;
 
 /// The file, in the agent's state directory.
 const FILE: &str = "seen.json";
@@ -146,7 +147,7 @@ impl StoreHistory {
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(file) = &*file else { return Ok(()) };
         let Some(text) = self.begin_save() else { return Ok(()) };
-        replace(file, &text).map_err(|error| {
+        whole_file::replace_on_disk(file, &text).map_err(|error| {
             self.lock().is_changed = true;
             named(file, &error)
         })
@@ -183,17 +184,6 @@ fn parse(text: &[u8], file: &Path) -> io::Result<Seen> {
         io::Error::new(io::ErrorKind::InvalidData, why)
     })?;
     Ok(Seen { saved: seen.revision, ..seen })
-}
-
-/// Writes a file as a whole: the old one or the new one is there, whatever happens.
-fn replace(file: &Path, text: &[u8]) -> io::Result<()> {
-    let new = file.with_extension("new");
-    let mut written = fs::File::create(&new)?;
-    written.write_all(text)?;
-    written.sync_all()?;
-    fs::rename(&new, file)?;
-    let directory = file.parent().unwrap_or_else(|| Path::new("."));
-    fs::File::open(directory)?.sync_all()
 }
 
 fn named(file: &Path, error: &io::Error) -> io::Error {

@@ -9,6 +9,8 @@ use sd_notify::NotifyState;
 use serde::{Deserialize, Serialize};
 use uxfrm_fleet::agent::{AgentSummary, StoreContact};
 
+use crate::whole_file;
+
 /// The file, in the agent's state directory.
 const FILE: &str = "status.json";
 
@@ -111,12 +113,9 @@ impl Reporter {
         }
     }
 
-    /// A new file in the old one's place, so that nobody reads half of it.
     fn write(&self, status: &AgentStatus) -> std::io::Result<()> {
-        let new = self.file.with_extension("new");
         // Names, numbers and texts: JSON has a form for them.
-        fs::write(&new, serde_json::to_vec(status).unwrap_or_default())?;
-        fs::rename(&new, &self.file)
+        whole_file::replace(&self.file, &serde_json::to_vec(status).unwrap_or_default())
     }
 }
 
