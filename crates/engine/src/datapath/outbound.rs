@@ -354,15 +354,29 @@ impl Outbound {
             return ctx.discard(packet, 1, DropReason::OutMalformed);
         };
         packet.trim(summary.total_len as usize);
-        if summary.fragment && ctx.snapshot.spd.needs_whole_datagrams(Direction::Out) {
-            return self.receive_piece(packet, ctx);
-        }
-        let action = self.decider.decide(flow, known, &mut self.tx.cache, ctx);
-        if summary.fragment && matches!(action, TxAction::Pass) && is_piece_of_quote(flow, ctx) {
+        if summary.fragment && self.needs_whole_datagram(flow, known, ctx) {
             return self.receive_piece(packet, ctx);
         }
         self.decider.tally_policy(known.verdict, 1, packet.len() as u64);
+        let action = self.decider.decide(flow, known, &mut self.tx.cache, ctx);
         self.apply_action(action, WaitingPacket::new(packet, 1), None, (summary, flow), ctx);
+    }
+
+    /// Whether a fragment is judged by its datagram: as policies ask, or as a plain piece of an
+    /// ICMP error, which only the whole tells.
+    #[cold]
+    fn needs_whole_datagram(
+        &mut self,
+        flow: &FlowKey,
+        known: CachedVerdict,
+        ctx: &mut BatchContext<'_>,
+    ) -> bool {
+        if ctx.snapshot.spd.needs_whole_datagrams(Direction::Out) {
+            return true;
+        }
+        let decider = &mut self.decider;
+        is_piece_of_quote(flow, ctx)
+            && matches!(decider.decide(flow, known, &mut self.tx.cache, ctx), TxAction::Pass)
     }
 
     /// Stages 1 to 5 of a fragment that only its whole datagram can be judged by.
