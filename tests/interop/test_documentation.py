@@ -24,6 +24,7 @@ ELSEWHERE = {
     "logs.md": ["uxfrm run"],  # test_log.py
     "least-privilege.md": ["setpriv"],  # test_least_privilege.py
     "install.md": ["uxfrm setup"],  # test_packages.py
+    "fleet.md": ["uxfrm fleet", "etcdctl role"],  # test_fleet.py
 }
 NOT_RUN = {
     "systemd": ["systemctl", "printf '\\n[status]"],
@@ -182,7 +183,11 @@ def test_offload_devices_are_used_as_the_page_says(shell, gateway):  # noqa: F81
 
 
 # A page's block of TOML that is no configuration of a gateway, by its begin.
-OTHER_TOML = {"offload.md": ["name = "]}
+OTHER_TOML = {
+    "offload.md": ["name = "],
+    "embedding.md": ["uxfrm = "],  # of a Cargo.toml
+    "fleet.md": ["# tunnels.toml"],  # test_fleet.py
+}
 # What a block needs of another block of its page, by its begin.
 NEEDED = {"af-xdp.md": {"[wire]\n# µs": '[wire]\naf_xdp = "eth1"'}}
 # Warnings of `uxfrm check` that a page's configuration is to have, by the block's begin.

@@ -5,6 +5,7 @@ and an etcd that is away, compacted, put back from a backup, or asks for TLS and
 import json
 import os
 import pathlib
+import re
 import shutil
 
 import pytest
@@ -117,6 +118,20 @@ def test_what_is_applied_is_what_is_got(ours):
     assert "~ tunnel default/t1" in said and "other keys" in said and "- tunnel default/t2" in said, said
     assert KEY not in said and "6b6b" not in said
     assert [key for key in ours.etcd.keys() if "/t2/" in key or "/t1/1" in key] == []
+
+
+def test_the_guides_tunnels_can_be_applied(ours, uxfrm):
+    guide = (prerequisite.REPOSITORY / "docs" / "fleet.md").read_text()
+    text = re.search(r"^```toml\n(# tunnels.toml\n.*?)^```", guide, re.S | re.M)[1]
+    assert text.count("0x\N{HORIZONTAL ELLIPSIS}") == 2
+    path = ours.directory / "tunnels.toml"
+    path.write_text(text.replace("0x\N{HORIZONTAL ELLIPSIS}", KEY))
+    # `uxfrm` reads the lines before it starts `uxfrm-fleet`.
+    words = [str(uxfrm), "fleet", "apply", str(path), "--config", str(ours.first.config)]
+    assert "applied as generation 1" in ours.namespace.run(*words)
+    path.write_text(text)
+    told = ours.namespace.run(*words, check=False)
+    assert "tunnel `branch-1`" in told and "nothing was applied" in told, told
 
 
 def test_a_file_that_is_wrong_changes_nothing(ours):
